@@ -26,7 +26,7 @@ demo: $(STAMP)
 # the library's tests on a copy of the package without the papers, then what these left out
 test: $(STAMP)
 	rm -rf build/library build/done && mkdir -p build/library
-	cp -R src/counterfoil build/library/ && rm -rf build/library/counterfoil/papers
+	cp -Rp src/counterfoil build/library/ && rm -rf build/library/counterfoil/papers
 	COUNTERFOIL_TESTS_DONE=$(CURDIR)/build/done COUNTERFOIL_TESTS=library PYTHONPATH=$(CURDIR)/build/library \
 		OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(BIN)/python -m pytest -n auto --dist loadscope --durations=10 tests
 	COUNTERFOIL_TESTS_DONE=$(CURDIR)/build/done \

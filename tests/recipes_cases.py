@@ -21,6 +21,7 @@ from counterfoil.models.layers.towers import GRU, PatchTower, Regions
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.pipelines.pipeline import Recipe
 from counterfoil.pipelines.stages import compare
+from counterfoil.recipes import catalogue
 from counterfoil.recipes.catalogue import find_recipe, recipe_arguments, recipe_function
 from counterfoil.saved import save_model
 
@@ -140,12 +141,18 @@ def blip_like(folder: Path) -> Path:
     return folder
 
 
+galleries = compare._galleries
+
+
 @pytest.fixture(autouse=True, scope="package")
 def no_figures() -> Iterator[None]:
-    """Reports without figures, which take longer to draw than small models to train."""
+    """Smoke runs of few steps, whose reports, which take longer, are without figures."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalogue, "SMOKE_STEPS", 6)
+        patch.setattr(catalogue, "SMOKE_WARMUP", 2)
         patch.setattr(compare, "learning_curves", lambda curves: ())
         patch.setattr(compare, "hardness_at", lambda folder, scorer: ())
+        patch.setattr(compare, "_galleries", lambda context, stage, evaluations: ())
         yield
 
 

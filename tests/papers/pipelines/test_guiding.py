@@ -150,27 +150,6 @@ def test_drawn_pairs_stand_among_the_guided(whole, tmp_path):
     assert losses(tmp_path)[-1] > 0
 
 
-MOMENTS = (
-    "teacher-0/checkpoints/last.safetensors",
-    "teacher-1/metrics.jsonl",
-    "teacher-1.json",
-    "teach.json",
-    "student/checkpoints/last.safetensors",
-)
-
-
-def test_a_run_that_is_killed_goes_on_to_the_same_numbers(whole, tmp_path):
-    made = recipe("vsepp", "*.save_minutes=0")
-
-    def begun(folder: Path) -> int:
-        return processes.forked(lambda: not run_pipeline(made, SOURCE, folder, resume=True))
-
-    folder = processes.cut(begun, tmp_path, *MOMENTS)
-    assert processes.ended(begun(folder)) == 0
-    assert weights(folder) == weights(whole)
-    assert losses(folder) == losses(whole)
-
-
 MASKED = ("student.mask.margin=0.05", "student.draw.texts=20", "student.draw.images=5")
 
 
@@ -184,7 +163,16 @@ def masked(*settings: str, **more) -> Recipe:
     return apply_overrides(replace(made, stages=stages), [*MASKED, *settings])
 
 
-def test_a_masked_run_is_resumed_with_any_loss(whole, tmp_path):
+MOMENTS = (
+    "teacher-0/checkpoints/last.safetensors",
+    "teacher-1/metrics.jsonl",
+    "lists.json",
+    "teach.json",
+    "student/checkpoints/last.safetensors",
+)
+
+
+def test_a_masked_run_that_is_killed_goes_on_to_the_same_numbers(whole, tmp_path):
     plain, once = tmp_path / "plain", tmp_path / "once"
     for folder in (plain, once):
         copy_stages(whole, folder, "teacher-0", "teacher-1", "teach")
@@ -193,10 +181,10 @@ def test_a_masked_run_is_resumed_with_any_loss(whole, tmp_path):
     assert losses(once)[0] < losses(plain)[0]
 
     def begun(folder: Path) -> int:
-        made = masked("student.save_minutes=0")
+        made = masked("*.save_minutes=0")
         return processes.forked(lambda: not run_pipeline(made, SOURCE, folder, resume=True))
 
-    folder = processes.cut(begun, tmp_path / "again", "student/checkpoints/last.safetensors")
+    folder = processes.cut(begun, tmp_path / "again", *MOMENTS)
     assert processes.ended(begun(folder)) == 0
     assert weights(folder) == weights(once)
     assert losses(folder) == losses(once)

@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +19,14 @@ import processes
 import recipes_cases
 from counterfoil.negatives import proposals
 from counterfoil.negatives.store import NegativeStore
-from counterfoil.pipelines.run import DataSource
+from counterfoil.pipelines.overrides import apply_overrides
+from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages import mine as mine_module
+from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
 from counterfoil.scoring import encode, stream
-from recipes_cases import aoq, run
+from recipes_cases import SMALL_AOQ, run
 
 DATA = "scenes:images=80"
-DATA_OF_RUNS = "scenes:images=36"
 FILES = ("texts.npy", "images.npy", "text_scores.npy", "image_scores.npy")
 
 
@@ -113,9 +115,9 @@ def test_other_lists_are_not_gone_on_with(model, tmp_path, slow, capsys):
     assert (tmp_path / "lists.partial" / "process-0.safetensors").is_file()
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_killed_again_and_again(seed, model, whole, tmp_path, slow):
-    out, chance = tmp_path / "lists", random.Random(seed)
+@pytest.mark.slow
+def test_killed_again_and_again(model, whole, tmp_path, slow):
+    out, chance = tmp_path / "lists", random.Random(0)
     for patience in range(30):
         child = forked(model, out)
         time.sleep(0.1 + chance.uniform(0, 0.2 * 1.3**patience))
@@ -132,24 +134,28 @@ def _mine_as_one_of_many(model: str, out: str, minutes: str) -> int:
     return mine(Path(model), Path(out), "--resume", *(("--minutes", minutes) if minutes else ()))
 
 
-@pytest.mark.parametrize("sizes", [(2, 1), (1, 2), (2, 3)], ids=str)
-def test_any_number_of_processes_goes_on(sizes, model, whole, tmp_path, slow):
+def test_another_number_of_processes_goes_on(model, whole, tmp_path, slow):
     out = tmp_path / "lists"
-    codes = processes.run(_mine_as_one_of_many, sizes[0], str(model), str(out), "0.01")
-    assert codes == [3] * sizes[0]
-    assert len(list((tmp_path / "lists.partial").iterdir())) == sizes[0]
-    assert processes.run(_mine_as_one_of_many, sizes[1], str(model), str(out), "") == [0] * sizes[1]
+    assert processes.run(_mine_as_one_of_many, 2, str(model), str(out), "0.01") == [3, 3]
+    assert len(list((tmp_path / "lists.partial").iterdir())) == 2
+    assert processes.run(_mine_as_one_of_many, 3, str(model), str(out), "") == [0] * 3
     assert content(out) == whole
+
+
+def mined_by_a_recipe(folder: Path, *settings: str) -> NegativeStore:
+    """The lists of the recipe `aoq`, whose run ends with them."""
+    whole = apply_overrides(find_recipe("aoq"), [*SMALL_AOQ[1::2], *settings])
+    source = DataSource("scenes:images=36")
+    assert run_pipeline(smoke_recipe(replace(whole, stages=whole.stages[:2])), source, folder)
+    fingerprint = source.split("train").fingerprint
+    return NegativeStore.open(folder / "lists", fingerprint=fingerprint)
 
 
 def test_filters_and_guides_of_a_stage(tmp_path):
     """As settings of a recipe; the manifest says them."""
-    settings = ("--set", "lists.filters.captions=0.9", "--set", "lists.filters.skip=1")
-    guide = ("--set", "lists.filters.guided=-0.1", "--set", "lists.guides=['online']")
-    assert aoq(tmp_path / "run", DATA_OF_RUNS, *settings, *guide) == 0
-    dataset = DataSource(DATA_OF_RUNS).split("train")
-    store = NegativeStore.open(tmp_path / "run" / "lists", fingerprint=dataset.fingerprint)
-    said = store.manifest.filters
+    settings = ("lists.filters.captions=0.9", "lists.filters.skip=1")
+    guide = ("lists.filters.guided=-0.1", "lists.guides=['online']")
+    said = mined_by_a_recipe(tmp_path, *settings, *guide).manifest.filters
     assert said[0] == "texts within TF-IDF cosine 0.9 of a caption of the image"
     assert said[1].startswith("pairs that the guide scores above")
     assert said[2] == "the 1 hardest of the rest"
@@ -238,13 +244,15 @@ def test_own_vectors_propose_anew_after_a_stop(model, tmp_path, monkeypatch, slo
     assert sorted(f.name for f in tmp_path.iterdir()) == ["a.partial", "b"]
 
 
-def test_own_vectors_propose_in_a_recipe(tmp_path):
-    pytest.importorskip("faiss")
-    setting = ("--set", "lists.proposing=['ivf']", "--set", "lists.proposals=3")
-    assert aoq(tmp_path / "run", DATA_OF_RUNS, *setting) == 0
-    dataset = DataSource(DATA_OF_RUNS).split("train")
-    store = NegativeStore.open(tmp_path / "run" / "lists", fingerprint=dataset.fingerprint)
-    assert store.manifest.precision.startswith("float32, of pairs that FAISS IVF proposes")
+@pytest.mark.parametrize("proposing", ["ivf", "online"])
+def test_a_stage_proposes(proposing, tmp_path):
+    if proposing == "ivf":
+        pytest.importorskip("faiss")
+    settings = (f"lists.proposing=['{proposing}']", "lists.proposals=3")
+    store = mined_by_a_recipe(tmp_path, *settings)
+    assert store.manifest.proposals == 3
+    assert store.lists.texts.shape == (24, 20)
+    assert ("of pairs that FAISS IVF proposes" in store.manifest.precision) == (proposing == "ivf")
 
 
 def test_half_precision_lists_the_same_and_says_why(model, whole, tmp_path, capsys):
@@ -272,12 +280,3 @@ def test_half_precision_goes_on_where_it_was_stopped(model, tmp_path, slow, caps
     assert mine(model, tmp_path / "b", *halved, "--resume") == 0
     assert content(tmp_path / "b") == content(tmp_path / "a")
     assert sorted(f.name for f in tmp_path.iterdir()) == ["a", "b"]
-
-
-def test_a_stage_proposes(tmp_path):
-    setting = ("--set", "lists.proposing=['online']", "--set", "lists.proposals=3")
-    assert aoq(tmp_path / "run", DATA_OF_RUNS, *setting) == 0
-    dataset = DataSource(DATA_OF_RUNS).split("train")
-    store = NegativeStore.open(tmp_path / "run" / "lists", fingerprint=dataset.fingerprint)
-    assert store.manifest.proposals == 3
-    assert store.lists.texts.shape == (24, 20)

@@ -1,20 +1,20 @@
-"""A run whose second round mines anew."""
+"""A run whose second round mines anew.
+
+Killed, resumed and with two processes, mining anew is tried in `tests/training/test_kill.py` and
+`tests/distributed/test_fit.py`.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 from pathlib import Path
 
 import pytest
-import torch
 
-import processes
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import stage_digests
 from counterfoil.recipes.catalogue import find_recipe
-from recipes_cases import FEW_CHANNELS, SMALL, SMALL_LISTS, results, run
+from recipes_cases import FEW_CHANNELS, SMALL, SMALL_LISTS, run
 
 DATA = "scenes:images=36"
 SETTINGS = (
@@ -35,12 +35,6 @@ def again(folder: Path, *more: object) -> int:
     return run(*words, *more)
 
 
-def quiet(folder: str) -> int:
-    torch.set_num_threads(1)
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        return again(Path(folder), "--resume")
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
@@ -56,23 +50,6 @@ def test_the_last_lists_are_kept(whole):
     assert not list(whole.rglob(".*"))
     first, last = (folder / "texts.npy" for folder in (whole / "lists", place))
     assert first.read_bytes() != last.read_bytes()
-
-
-def test_killed_when_it_mines_anew(whole, tmp_path):
-    folder = processes.cut(
-        lambda folder: processes.forked(lambda: again(folder, "--resume")),
-        tmp_path,
-        "adaptive/lists/*-1*",
-    )
-    assert again(folder, "--resume") == 0
-    assert results(folder) == results(whole)
-    assert not list(folder.rglob(".*"))
-
-
-def test_two_processes(tmp_path):
-    folder = tmp_path / "run"
-    assert processes.run(quiet, 2, str(folder)) == [0, 0]
-    assert len(list((folder / "adaptive" / "lists").iterdir())) == 1
 
 
 def test_it_is_another_training_but_not_where_it_is_off():

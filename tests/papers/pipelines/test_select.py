@@ -19,7 +19,7 @@ from counterfoil.pipelines.pipeline import Compare, Evaluate, Recipe, Select, Tr
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.recipes.catalogue import find_recipe
 
-DATA = "scenes:images=400,dev=60,test=40,features=regions"
+DATA = "scenes:images=240,dev=60,test=40,features=regions"
 
 
 def recipe(epochs: dict[str, float]) -> Recipe:
@@ -52,7 +52,7 @@ def run(tmp_path_factory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("run")
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        made = recipe({"online": 1, "adaptive": 100, "again": 100})
+        made = recipe({"online": 1, "adaptive": 40, "again": 40})
         assert run_pipeline(made, DataSource(DATA), folder)
     return folder, printed.getvalue()
 

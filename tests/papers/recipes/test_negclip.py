@@ -35,19 +35,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     return results(folder)
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        pytest.param("lists/manifest.json", marks=pytest.mark.slow),
-        pytest.param("written/manifest.json", marks=pytest.mark.slow),
-        "joined/checkpoints/last.safetensors",
-    ],
-)
-def test_killed_it_goes_on_to_the_same_numbers(
-    moment: str, whole: list[bytes], tmp_path: Path
-) -> None:
+MOMENTS = ("lists/manifest.json", "written/manifest.json", "joined/checkpoints/last.safetensors")
+
+
+def test_killed_it_goes_on_to_the_same_numbers(whole: list[bytes], tmp_path: Path) -> None:
     """While neighbours and written captions join its batches, too."""
-    folder = processes.cut(begun, tmp_path, moment)
+    folder = processes.cut(begun, tmp_path, *MOMENTS)
     assert negclip(folder) == 0
     assert not list(folder.rglob(".*")), "something half-written was left"
     assert results(folder) == whole

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -149,6 +151,21 @@ def channel_numbers(name: str, key: str, values: object) -> tuple[float, ...]:
 
 def config_of(name: str) -> Any:
     """Return the configuration of the model of this folder or name."""
+    file = Path(name, "config.json")
+    if not file.is_file():
+        return _load_config(name)
+    # one loading asks for it several times, and to parse it takes as long as to build a small model
+    found = file.stat()
+    return copy.deepcopy(_config_of_folder(name, found.st_mtime_ns, found.st_size, found.st_ino))
+
+
+@lru_cache(maxsize=16)
+def _config_of_folder(name: str, *file: int) -> Any:
+    """A configuration by folder and by what tells its file from one that was there before."""
+    return _load_config(name)
+
+
+def _load_config(name: str) -> Any:
     transformers, options = import_transformers(), hub_options(name)
     try:
         config = transformers.AutoConfig.from_pretrained(name, **options)
