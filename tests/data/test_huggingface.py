@@ -1,6 +1,7 @@
 import datetime
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -8,6 +9,7 @@ from PIL import Image
 from corpus_cases import captions_by_image, splits_by_image
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.huggingface import is_huggingface, read_huggingface
+from counterfoil.data.readers.source import Source
 
 datasets = pytest.importorskip("datasets")
 
@@ -49,7 +51,7 @@ def test_a_caption_a_row(tmp_path):
         text=["a", "b", "c"],
         filename=["x", "y", "x"],
     )
-    dataset = read_huggingface(source, name="mine")
+    dataset = read_huggingface(source, Source(path=Path(), name="mine"))
     assert dataset.name == "mine"
     assert captions_by_image(dataset) == {"x": ["a", "c"], "y": ["b"]}
 
@@ -174,7 +176,7 @@ def test_columns_are_chosen(tmp_path):
     assert load_dataset(source, image_column="bild", caption_column="titel").texts == ["b"]
     with pytest.raises(ValueError, match="'bilt' is not a column; did you mean 'bild'"):
         load_dataset(source, image_column="bilt")
-    with pytest.raises(ValueError, match=r"leave out --images"):
+    with pytest.raises(ValueError, match=r"leave out images="):
         load_dataset(source, images=tmp_path)
 
 

@@ -634,12 +634,19 @@ def build_dataset(
 
 
 def split_into_parts(entries: Sequence[DatasetEntry]) -> Sequence[DatasetEntry]:
-    """Give images without a split one by the hash of their id: 80 % train, 10 % dev, 10 % test.
+    """Give images without a split one by `splits_of`."""
+    unsplit = [entry.id for entry in entries if not entry.split]
+    names = dict(zip(unsplit, splits_of(unsplit)))
+    return [entry if entry.split else replace(entry, split=names[entry.id]) for entry in entries]
+
+
+def splits_of(ids: Sequence[str]) -> list[str]:
+    """The splits of images by the hash of their ids: 80 % train, 10 % dev, 10 % test.
 
     The split of an image depends on its id alone, so that a folder may grow. Only if a small set
     would have no dev or test image at all, images are counted off in order of the hash.
     """
-    draws = {entry.id: _fraction(entry.id) for entry in entries if not entry.split}
+    draws = {name: _fraction(name) for name in ids}
     names = {
         name: "test" if draw >= 0.9 else "dev" if draw >= 0.8 else "train"
         for name, draw in draws.items()
@@ -650,7 +657,42 @@ def split_into_parts(entries: Sequence[DatasetEntry]) -> Sequence[DatasetEntry]:
             name: "test" if place < tenth else "dev" if place < 2 * tenth else "train"
             for place, name in enumerate(sorted(draws, key=lambda name: -draws[name]))
         }
-    return [entry if entry.split else replace(entry, split=names[entry.id]) for entry in entries]
+    return [names[name] for name in ids]
+
+
+def divided_by(ids: Sequence[str], fractions: Mapping[str, float], seed: int) -> list[str]:
+    """The splits of images, at random, with exact numbers; the same for the same ids and seed.
+
+    >>> divided_by(["a", "b", "c", "d"], {"train": 0.5, "test": 0.5}, seed=1)
+    ['train', 'test', 'train', 'test']
+
+    Args:
+        ids: of the images.
+        fractions: of the images by the name of the split; their sum is 1.
+        seed: of the draw.
+
+    Raises:
+        ValueError: the fractions are not above 0, their sum is not 1, or a split would be empty.
+    """
+    shown = dict(fractions)
+    if not all(value > 0 for value in shown.values()) or not math.isclose(
+        sum(shown.values()), 1, abs_tol=1e-6
+    ):
+        raise ValueError(
+            f"fractions={shown}: numbers above 0 are needed, whose sum is 1, as "
+            "{'train': 0.8, 'dev': 0.1, 'test': 0.1}"
+        )
+    order = sorted(range(len(ids)), key=lambda row: _fraction(f"{seed} {ids[row]}"))
+    splits, start, total = [""] * len(ids), 0, 0.0
+    for name, fraction in shown.items():
+        total += fraction
+        end = round(total * len(ids))
+        if end == start:
+            raise ValueError(f"fractions={shown} of {len(ids):,} images leave none for {name!r}")
+        for row in order[start:end]:
+            splits[row] = canonical_split(name)
+        start = end
+    return splits
 
 
 def _fraction(name: str) -> float:

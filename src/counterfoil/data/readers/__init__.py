@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -14,10 +14,12 @@ from counterfoil.core import registry
 from counterfoil.core.config import unknown_name
 from counterfoil.data.checks import warn_of_left_out
 from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.dataset import ImageTextDataset, divided_by
 from counterfoil.data.features import features_of, is_feature_table, warn_of_zeros
 from counterfoil.data.files import find_pictures
 from counterfoil.data.images import PictureFiles
+from counterfoil.data.readers.columns import SPLIT, find_column
+from counterfoil.data.readers.memory import read_memory
 from counterfoil.data.readers.source import Format, Source
 
 # The readers of this package, each imported when a path is read; of those of one `Format.order` the
@@ -43,7 +45,7 @@ _NOT_READ = {
 
 
 def load_dataset(
-    source: str | Path,
+    source: str | Path | Any,
     *,
     images: str | Path | None = None,
     features: str | Path | None = None,
@@ -53,15 +55,23 @@ def load_dataset(
     corrections: str | Path | None = None,
     image_column: str | None = None,
     caption_column: str | None = None,
+    split_column: str | None = None,
+    fractions: Mapping[str, float] | None = None,
+    seed: int = 0,
 ) -> ImageTextDataset:
-    """Load a data set; its format is recognised by its files.
+    """Load a data set from files, whose format is recognised, or from memory.
 
     ``load_dataset("flickr8k", features="flickr8k_regions")`` has images and region features, joined
-    by image id.
+    by image id; ``load_dataset([("beach.jpg", "a dog by the sea"), ...])`` is from memory.
 
     Args:
         source: a file or folder; "scenes" or "scenes:seed=3,images=2000" for rendered scenes;
-            "hf:NAME" for a data set of the Hugging Face hub.
+            "hf:NAME" for a data set of the Hugging Face hub. Or data in memory: a list of
+            (picture, caption) pairs, a table of pandas, polars or pyarrow, a list of dicts, a
+            `datasets.Dataset`, with the columns that files have; pictures are paths, PIL images,
+            bytes of a file or uint8 arrays. Or a dict of arrays: "images" (I, D) or (I, R, D)
+            vectors, "texts" (T, D) vectors or "captions" (T,) words or both, "owner" (T,) the image
+            row of each text, and "image_ids", "text_ids", "splits" (I,).
         images: folder of the images, if they are not beside the captions.
         features: of the images: feature folder, precomp folder, ``img_db`` of UNITER, `.tsv` of
             bottom-up attention, or `.npy` file.
@@ -72,23 +82,30 @@ def load_dataset(
             ``corrections.jsonl`` in the data's folder, if it exists.
         image_column: of a table; by default one of the usual names.
         caption_column: of a table; by default one of the usual names, or numbered ones.
+        split_column: of a table; by default "split" and the like. Images without a split get one
+            by the hash of their id (80/10/10).
+        fractions: divide the images anew, as ``{"train": 0.8, "dev": 0.1, "test": 0.1}``.
+        seed: of `fractions`.
 
     Raises:
-        ValueError: the format is unknown, a file is damaged, or the corrections are of other data.
+        ValueError: the format is unknown, a file is damaged, a value in memory does not fit, or the
+            corrections are of other data.
     """
-    dataset = _read(
-        Source(
-            path=Path(source),
-            images=_path(images),
-            name=name,
-            restval=restval,
-            splits=tuple(splits),
-            image_column=image_column,
-            caption_column=caption_column,
-        ),
-        str(source),
+    on_disk = isinstance(source, str | Path)
+    asked = Source(
+        path=Path(source) if on_disk else Path(),
+        images=_path(images),
+        name=name,
+        restval=restval,
+        splits=tuple(splits),
+        image_column=image_column,
+        caption_column=caption_column,
+        split_column=split_column,
     )
-    decided, table = _path(corrections) or corrections_beside(str(source)), _path(features)
+    dataset = _read(asked, str(source)) if on_disk else read_memory(source, asked)
+    decided, table = _path(corrections), _path(features)
+    if decided is None and on_disk:
+        decided = corrections_beside(str(source))
     # A .npy file has a row for every image of the uncorrected data, so it is attached first.
     if table is not None and table.is_file():
         dataset = _with_features(dataset, table)
@@ -96,6 +113,8 @@ def load_dataset(
         dataset = apply_corrections(dataset, read_corrections(decided))
     if table is not None and not table.is_file():
         dataset = _with_features(dataset, table)
+    if fractions is not None:
+        dataset = _divided(dataset, fractions, seed)
     warn_of_left_out(dataset)
     for stored in (dataset.features, dataset.text_features):
         if stored is not None:
@@ -111,6 +130,16 @@ def _with_features(dataset: ImageTextDataset, table: Path) -> ImageTextDataset:
     return replace(dataset, features=features_of(dataset.image_ids, table))
 
 
+def _divided(
+    dataset: ImageTextDataset, fractions: Mapping[str, float], seed: int
+) -> ImageTextDataset:
+    """The data set with other splits; a column that held them is gone."""
+    splits = divided_by(dataset.image_ids, fractions, seed)
+    old = find_column(list(dataset.columns), SPLIT)
+    columns = {name: values for name, values in dataset.columns.items() if name != old}
+    return replace(dataset, splits=splits, columns=columns)
+
+
 def _read(source: Source, given: str) -> ImageTextDataset:
     kind, _, rest = given.partition(":")
     if kind == "scenes" and not source.path.exists():
@@ -118,10 +147,10 @@ def _read(source: Source, given: str) -> ImageTextDataset:
         dataset = _scenes(rest)
         return dataset if source.name is None else replace(dataset, name=source.name)
     if kind == "hf":
-        from counterfoil.data.readers.huggingface import read_from_hub
+        from counterfoil.data.readers.huggingface import read_huggingface
 
         _check_options(source, holds_pictures=True, has_columns=True)
-        return read_from_hub(source, rest)
+        return read_huggingface(rest, source)
     source.path = source.path.expanduser()
     if not source.path.exists():
         hub = f'; for a data set of the hub write "hf:{given}"' if given.count("/") == 1 else ""
@@ -209,10 +238,10 @@ def _check_options(source: Source, *, holds_pictures: bool, has_columns: bool) -
     """Refuse options that a format does not take."""
     if source.images is not None and holds_pictures:
         raise ValueError(f"{source.path} has its own pictures; leave out images={source.images}")
-    chosen = source.image_column or source.caption_column
+    chosen = source.image_column or source.caption_column or source.split_column
     if chosen and not has_columns:
         raise ValueError(
-            f"{source.path} has no columns; leave out image-column and caption-column ({chosen!r})"
+            f"{source.path} has no columns; leave out the names of columns ({chosen!r})"
         )
 
 

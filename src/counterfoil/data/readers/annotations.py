@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -141,7 +141,7 @@ def _read(
     if clash := _clash([part.file for part in parts]):
         raise ValueError(clash)
     _set_splits(source, parts)
-    images = _merged(parts)
+    images = merged_images(pair for part in parts for pair in zip(part.notes.rows, part.paths))
     left_out: dict[str, list[str]] = {}
     for part in (*parts, *absent):
         for reason, names in part.notes.left_out.items():
@@ -323,7 +323,7 @@ def _keys(picture: str) -> tuple[str, str, str]:
 
 @final
 @dataclass(slots=True)
-class _Image:
+class AnnotatedImage:
     """An image whose rows are being merged."""
 
     id: str
@@ -339,24 +339,23 @@ class _Image:
         return DatasetEntry(self.id, self.first.split, tuple(self.texts), ids, self.columns)
 
 
-def _merged(parts: Sequence[_Part]) -> list[_Image]:
-    """The images of all rows, in order of first appearance."""
+def merged_images(rows: Iterable[tuple[Annotation, Path]]) -> list[AnnotatedImage]:
+    """The images of rows and their pictures, in order of first appearance."""
     plain: dict[str, str] = {}
     first_names: dict[str, str] = {}  # rows may write one picture as a.jpg and ./a.jpg
-    images: dict[str, _Image] = {}
-    for part in parts:
-        for row, path in zip(part.notes.rows, part.paths):
-            if (name := plain.get(row.picture)) is None:
-                name = plain[row.picture] = plain_name(row.picture)
-            key = row.id or first_names.setdefault(name, row.picture)
-            if (image := images.get(key)) is None:
-                image = images[key] = _Image(key, path, row)
-            elif (plain[image.first.picture], image.first.split) != (name, row.split):
-                raise ValueError(
-                    f"{row.where}: image {key!r} is {row.picture!r} in split {row.split!r} here, "
-                    "but another file or split further up"
-                )
-            image.texts += row.texts
-            image.text_ids += row.text_ids
-            first_values(image.columns, row.columns)
+    images: dict[str, AnnotatedImage] = {}
+    for row, path in rows:
+        if (name := plain.get(row.picture)) is None:
+            name = plain[row.picture] = plain_name(row.picture)
+        key = row.id or first_names.setdefault(name, row.picture)
+        if (image := images.get(key)) is None:
+            image = images[key] = AnnotatedImage(key, path, row)
+        elif (plain[image.first.picture], image.first.split) != (name, row.split):
+            raise ValueError(
+                f"{row.where}: image {key!r} is {row.picture!r} in split {row.split!r} here, "
+                "but another file or split further up"
+            )
+        image.texts += row.texts
+        image.text_ids += row.text_ids
+        first_values(image.columns, row.columns)
     return list(images.values())

@@ -31,6 +31,7 @@ from counterfoil.data.readers.columns import (
     SPLIT,
     captions_column,
     captions_of,
+    chosen_column,
     find_column,
     image_column,
     plain_column,
@@ -112,8 +113,13 @@ def _file_stamps(table: Any) -> list[tuple[int, int] | None]:
 def _lengths(table: Any) -> list[int | None]:
     import pyarrow.compute as pc
 
-    lengths: list[int | None] = pc.binary_length(_contents(table)).to_pylist()
+    lengths: list[int | None] = _in_order(table, pc.binary_length(_contents(table))).to_pylist()
     return lengths
+
+
+def _in_order(table: Any, values: Any) -> Any:
+    """Values of all rows as the data set orders them, which may be a choice of rows."""
+    return values if table._indices is None else values.take(table._indices.column(0))
 
 
 def _contents(table: Any) -> Any:
@@ -133,7 +139,7 @@ def _paths(table: Any) -> dict[int, str]:
         return {}
     (column,) = table.column_names
     cells = pc.struct_field(table.data.column(column), "path")
-    paths = pc.if_else(pc.is_null(content), cells, None).to_pylist()
+    paths = _in_order(table, pc.if_else(pc.is_null(content), cells, None)).to_pylist()
     return {row: path for row, path in enumerate(paths) if path}
 
 
@@ -148,43 +154,52 @@ def is_parquet(path: Path, listing: FolderFiles | None = None) -> bool:
     return bool(mostly(path, ".parquet", listing=listing))
 
 
-def read_huggingface(
-    source: str,
-    *,
-    name: str | None = None,
-    image_column: str | None = None,
-    caption_column: str | None = None,
-    restval: str = "train",
-) -> ImageTextDataset:
+def read_huggingface(source: str, options: Source | None = None) -> ImageTextDataset:
     """Read a data set from a folder (``save_to_disk``), from parquet files or from the hub.
+
+    For `options` see `read_tables`. A parquet file belongs to the split that its name says, as in
+    ``validation-00000-of-00001.parquet``.
+    """
+    name = source.rstrip("/").rpartition("/")[2].removesuffix(".parquet")
+    return read_tables(_load(source), source, options or Source(path=Path(source)), name=name)
+
+
+def read_tables(
+    tables: Mapping[str, Any], where: str, options: Source, *, name: str
+) -> ImageTextDataset:
+    """Read data sets of Hugging Face, by split.
 
     The caption column contains a caption or a list of them; captions that are null are left out.
     Rows with one image id are merged. Other columns of text, numbers and dates are
     `ImageTextDataset.columns`; where the rows of an image differ, the first value counts. A "split"
     column takes precedence over the splits of the data set; without one, a single split "train" is
-    divided by the hash of the id. A parquet file belongs to the split that its name says, as in
-    ``validation-00000-of-00001.parquet``.
+    divided by the hash of the id.
+
+    Args:
+        tables: by split; "" for none.
+        where: they are from, for messages.
+        options: names of columns and of the data set.
+        name: of the data set, if the options have none.
     """
-    tables = _load(source)
-    name = name or source.rstrip("/").rpartition("/")[2].removesuffix(".parquet")
-    columns = {s: _image_column(table, source, image_column) for s, table in tables.items()}
+    name = options.name or name
+    columns = {s: _image_column(table, where, options.image_column) for s, table in tables.items()}
     images: dict[str, _ImageEntry] = {}
     silent: list[str] = []
-    for row in _rows(tables, columns, source, caption_column):
+    for row in _rows(tables, columns, where, options):
         silent += [row.id] * row.nulls
-        row.split = restval if row.split == "restval" else row.split
+        row.split = options.restval if row.split == "restval" else row.split
         first = images.setdefault(row.id, row)
         if first is row:
             continue
         if first.split != row.split:
             raise ValueError(
-                f"{source}: image {row.id!r} is in splits {first.split!r} and {row.split!r}"
+                f"{where}: image {row.id!r} is in splits {first.split!r} and {row.split!r}"
             )
         first.texts.extend(row.texts)
         first_values(first.columns, row.columns)
     left_out = [LeftOut(NO_CAPTION, tuple(silent))] if silent else []
     for remark in left_out:
-        warn(f"{source}: {remark}")
+        warn(f"{where}: {remark}")
     sources = {split: _pictures(table, columns[split]) for split, table in tables.items()}
     return build_dataset(
         name,
@@ -192,7 +207,7 @@ def read_huggingface(
             DatasetEntry(image.id, image.split, tuple(image.texts), columns=image.columns)
             for image in images.values()
         ],
-        where=source,
+        where=where,
         pictures=DatasetPictures(sources, [(i.table, i.row) for i in images.values()], name),
         left_out=left_out,
     )
@@ -235,16 +250,27 @@ def _load_parquet(path: Path) -> dict[str, Any]:
     return {split: datasets.Dataset.from_parquet(some) for split, some in files.items()}
 
 
-def _image_column(table: Any, source: str, chosen: str | None) -> str:
-    """The column of pictures: bytes with a path, or a path; a name or address alone is none."""
+def holds_pictures(table: Any, column: str | None) -> bool:
+    """Whether a data set has pictures in it, in a column if one is named, and not only names."""
+    holding = _holding(table)
+    return column in holding if column else find_column(holding, IMAGE) is not None
+
+
+def _holding(table: Any) -> list[str]:
+    """The columns that may hold pictures."""
     import datasets
 
-    holding = [
+    return [
         name
         for name, feature in table.features.items()
         if isinstance(feature, datasets.Image | dict)
         or (isinstance(feature, datasets.Value) and "binary" in feature.dtype)
     ]
+
+
+def _image_column(table: Any, source: str, chosen: str | None) -> str:
+    """The column of pictures: bytes with a path, or a path; a name or address alone is none."""
+    holding = _holding(table)
     found = None if chosen else find_column(holding, IMAGE)
     named = [name for name in table.column_names if plain_column(name) in ("image", "img")]
     names = table.column_names if chosen else named or table.column_names
@@ -252,14 +278,14 @@ def _image_column(table: Any, source: str, chosen: str | None) -> str:
 
 
 def _rows(
-    tables: Mapping[str, Any], images: Mapping[str, str], source: str, caption: str | None
+    tables: Mapping[str, Any], images: Mapping[str, str], source: str, options: Source
 ) -> Iterator[_ImageEntry]:
     """Every row as an image of its own; pictures are not decoded."""
     import datasets
 
     for split, table in tables.items():
         names = [name for name in table.column_names if name != images[split]]
-        captions = captions_column(names, source, caption)
+        captions = captions_column(names, source, options.caption_column)
         labels = {n: f for n, f in table.features.items() if isinstance(f, datasets.ClassLabel)}
         plain = [
             name
@@ -268,6 +294,8 @@ def _rows(
         ]
         others = [name for name in names if name not in captions]
         key, split_name = find_column(others, (*ID, "filename")), find_column(others, SPLIT)
+        if options.split_column:
+            split_name = chosen_column(options.split_column, others, source)
         wanted = dict.fromkeys([*captions, *filter(None, (key, split_name)), *labels, *plain])
         for place, row in enumerate(table.select_columns(list(wanted))):
             for name, feature in labels.items():
@@ -295,21 +323,10 @@ def _rows(
             )
 
 
-def read_from_hub(source: Source, path: str) -> ImageTextDataset:
-    """Read a data set of the hub, or of a folder, with the options of a source."""
-    return read_huggingface(
-        path,
-        name=source.name,
-        image_column=source.image_column,
-        caption_column=source.caption_column,
-        restval=source.restval,
-    )
-
-
 SAVED = Format(
     "a saved Hugging Face data set",
     lambda source: is_huggingface(source.path),
-    lambda source: read_from_hub(source, str(source.path)),
+    lambda source: read_huggingface(str(source.path), source),
     holds_pictures=True,
     has_columns=True,
     order=0,
@@ -317,7 +334,7 @@ SAVED = Format(
 PARQUET = Format(
     "parquet files",
     lambda source: is_parquet(source.path, source.inside),
-    lambda source: read_from_hub(source, str(source.path)),
+    lambda source: read_huggingface(str(source.path), source),
     holds_pictures=True,
     has_columns=True,
     order=2,

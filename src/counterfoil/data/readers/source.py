@@ -71,6 +71,7 @@ class Source:
         splits: to read, of formats that store them apart; all by default.
         image_column: by default one that `counterfoil.data.readers.columns` knows.
         caption_column: the same.
+        split_column: the same.
     """
 
     path: Path
@@ -80,6 +81,7 @@ class Source:
     splits: tuple[str, ...] = ()
     image_column: str | None = None
     caption_column: str | None = None
+    split_column: str | None = None
     _documents: dict[Path, Any] = field(default_factory=dict, repr=False)
     _heads: dict[Path, str] = field(default_factory=dict, repr=False)
 

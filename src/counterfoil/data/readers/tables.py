@@ -36,6 +36,7 @@ from counterfoil.data.readers.columns import (
     caption_columns,
     captions_column,
     captions_of,
+    chosen_column,
     find_column,
     image_column,
     plain_column,
@@ -139,7 +140,7 @@ def read_table(source: Source, file: Path) -> Annotations:
     rows = list(_rows(source, file, bad))
     names = list(dict.fromkeys(name for _, row in rows for name in row))
     if rows:
-        _add_rows(result, source, rows, names, bad, cells=cells)
+        add_rows(result, source, rows, names, bad, cells=cells)
     if bad and (not result.rows or len(bad) > max(MOST_BAD, len(rows) / 100)):
         others = f" (and {len(bad) - 1:,} other rows do not fit)" if len(bad) > 1 else ""
         raise ValueError(f"{bad[0]}{others}")
@@ -174,7 +175,7 @@ def _rows(source: Source, file: Path, bad: list[str]) -> Iterator[_Row]:
             yield f"{file}, entry {number}", dict(row)
 
 
-def _add_rows(
+def add_rows(
     result: Annotations,
     source: Source,
     rows: Sequence[_Row],
@@ -189,6 +190,8 @@ def _add_rows(
     captions = captions_column([n for n in names if n != image], first, source.caption_column)
     others = [name for name in names if name != image and name not in captions]
     id_name, split_name = find_column(others, ID), find_column(others, SPLIT)
+    if source.split_column:
+        split_name = chosen_column(source.split_column, others, first)
     numbers = plain_column(image).endswith("id")
     for where, row in rows:
         texts: list[str] = []
