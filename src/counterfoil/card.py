@@ -26,8 +26,8 @@ from counterfoil.report.page import template
 from counterfoil.saved import (
     OpenedModel,
     SavedModelCard,
-    check_model_reopens,
     read_card,
+    reopening_call,
     save_model,
 )
 
@@ -47,18 +47,17 @@ def save_shared(
     The card has the `evaluations` given, files of ``counterfoil evaluate --json``, and those of the
     model's own run; `name` is by which others open it, the folder by default.
     """
-    if model.processor is None or model.spec is None:
+    if model.processor is None:
         raise ValueError("ready-made vectors are no model; save the folder that holds them")
-    check_model_reopens(model)
+    (spec, _), card = reopening_call(model), model.card
     if not folder.is_dir() or any(folder.iterdir()):
         ensure_absent(folder)
     ensure_writable_folder(folder)
     measured = [*_own_evaluations(model.name), *map(_read_evaluation, evaluations)]
-    spec, card = portable_config(model.spec), model.card
     with atomic_folder(folder) as temporary:
         save_model(
             temporary,
-            spec=spec,
+            spec=spec and portable_config(spec),
             model=model.model,
             processor=model.processor,
             provenance=card.provenance if card else {"pretrained": _public_name(model.name)},
@@ -199,7 +198,7 @@ def model_card(
     card: SavedModelCard, processor: Processor, measured: Sequence[Evaluation], name: str
 ) -> str:
     """The text of ``README.md``, with the YAML head that the hub reads."""
-    kind = card.model.make.__qualname__
+    kind = card.model.make.__qualname__ if card.model else card.module.rpartition(":")[2]
     images, base = processor.image_processor, _base_model(card)
     facts = [
         (words, card.provenance[key])
@@ -219,7 +218,8 @@ def model_card(
         ],
         training=_training(card),
         origin=[*facts, *([("began from", base)] if base else [])],
-        call=json.dumps(_without_configs(card.model.to_dict()), indent=2, ensure_ascii=False),
+        call=card.model
+        and json.dumps(_without_configs(card.model.to_dict()), indent=2, ensure_ascii=False),
     )
 
 
@@ -304,7 +304,9 @@ def _number(paper: str) -> str:
 
 def _base_model(card: SavedModelCard) -> str | None:
     """The name on the hub of the pretrained pair of encoders that a model began from."""
-    make: Any = card.model.make
+    make: Any = card.model and card.model.make
+    if card.model is None or not hasattr(make, "pretrained_name"):  # a factory of the user
+        return None
     name = make.pretrained_name(card.model.arguments)
     return name if name and HUB_NAME.fullmatch(name) else None
 

@@ -8,7 +8,7 @@ import inspect
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from counterfoil.card import push_shared, save_shared
-from counterfoil.core import distributed
+from counterfoil.core import distributed, registry
 from counterfoil.core.config import Config
 from counterfoil.core.config import config as make_config
 from counterfoil.core.console import progress, warn
@@ -39,12 +39,20 @@ from counterfoil.data.corrections import CORRECTIONS_FILE, judged_pairs, write_c
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.feature_cache import CachedFeatureProcessor
 from counterfoil.data.images import decode_picture, open_picture
+from counterfoil.data.own import (
+    OwnImageProcessor,
+    OwnTokenizer,
+    Preprocess,
+    Tokenize,
+    own_processor,
+)
 from counterfoil.data.processor import (
     FeatureProcessor,
     PixelProcessor,
     ProcessedDataset,
     Processor,
 )
+from counterfoil.data.tokenizers import Tokenizer
 from counterfoil.loading import (
     HUB_NAME,
     OPEN_CLIP_CONFIG,
@@ -56,6 +64,7 @@ from counterfoil.models.base import ENCODER, FrozenTower, RetrievalModel, Single
 from counterfoil.models.embeddings import EmbeddingModel
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.models.library_folders import encoder_folder
+from counterfoil.models.own import as_retrieval_model
 from counterfoil.saved import CARD, OWN_FILES, SavedModelCard, open_saved
 from counterfoil.scoring.checkpoint import weights_digest
 from counterfoil.scoring.embedding_store import (
@@ -229,34 +238,95 @@ def _open_image(item: Path | Image.Image | bytes | NDArray[Any]) -> Image.Image:
 
 
 @final
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Model:
     """A retrieval model with its processor: encodes and compares images and texts.
+
+    `load_model` opens one. Any torch module becomes one as ``Model(module, preprocess=…,
+    tokenize=…)``: it has ``encode_image`` and ``encode_text``, or scores pairs, see
+    `counterfoil.models.own.as_retrieval_model`. The functions are never saved, so a folder of such
+    a model opens by a registered factory, or as ``load_model(folder, into=Model(module, …))``.
+
+    Args:
+        model: a `RetrievalModel`, or any module; it stays on its device.
+        processor: counterfoil's own, in place of the two functions; None for ready-made vectors.
+        name: of the model. Of one with functions it also names these, and has to change with them:
+            without it nothing that they make is kept on disk, as in an index.
+        spec: the call that builds it.
+        card: where it was saved by counterfoil.
+        preprocess: turns an RGB picture into a tensor, of one shape for all; None for features of
+            the data.
+        tokenize: turns a list of captions into (N, L) ids, N lists of ids, or a mapping with
+            input_ids and attention_mask; None for vectors of the data.
 
     Attributes:
         model: the `RetrievalModel`, a torch module.
         processor: turns images and texts into its input; None for ready-made vectors.
         name: the name or folder it was loaded from.
-        spec: the call that builds it.
+        spec: the call that builds it; None where nothing says how.
         card: provenance and metrics, where it was saved by counterfoil.
+
+    Raises:
+        TypeError: the model is no module, or a function cannot be called.
+        ValueError: the module has no encoders and scores no pairs, or a processor and functions
+            are given.
     """
 
     model: RetrievalModel
     processor: Processor | None
     name: str
-    spec: Config[RetrievalModel] | None = None
-    card: SavedModelCard | None = field(default=None)
+    spec: Config[Any] | None
+    card: SavedModelCard | None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        processor: Processor | None = None,
+        name: str = "",
+        spec: Config[Any] | None = None,
+        card: SavedModelCard | None = None,
+        *,
+        preprocess: Preprocess | None = None,
+        tokenize: Tokenize | Tokenizer | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(
+                f"Model takes a torch module, not {model!r:.80}; a name or folder is opened by "
+                "cf.load_model"
+            )
+        functions = {"preprocess": preprocess, "tokenize": tokenize}
+        given = [key for key, function in functions.items() if function is not None]
+        for key in given:
+            if not (callable(functions[key]) or isinstance(functions[key], Tokenizer)):
+                raise TypeError(f"{key} is {functions[key]!r:.80}; give a function")
+        if given and processor is not None:
+            raise ValueError(f"both processor and {given[0]} are given; leave one of them out")
+        if given or not (processor or isinstance(model, RetrievalModel)):
+            processor = own_processor(preprocess, tokenize, name)
+        values = {
+            "model": as_retrieval_model(model),
+            "processor": processor,
+            "name": name or type(model).__name__,
+            "spec": spec,
+            "card": card,
+        }
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
 
     @property
     def reads_pixels(self) -> bool:
         """True if it encodes images from their pixels."""
         images = self.processor and self.processor.image_processor
+        if isinstance(images, OwnImageProcessor):
+            return images.preprocess is not None
         return isinstance(images, PixelProcessor)
 
     @property
     def reads_features(self) -> bool:
         """True if it encodes images from stored features."""
         images = self.processor and self.processor.image_processor
+        if isinstance(images, OwnImageProcessor):
+            return images.preprocess is None
         return isinstance(images, FeatureProcessor)
 
     def process(self, dataset: ImageTextDataset) -> ProcessedDataset:
@@ -313,6 +383,7 @@ class Model:
         """
         from counterfoil.data.readers import load_dataset
 
+        self.check_named("a folder of vectors")
         folder = Path(folder)
         ensure_writable_folder(folder)
         facts = {
@@ -395,7 +466,8 @@ class Model:
     def _encode_batch(self, batch: Sequence[ImageInput], kind: type) -> Embeddings:
         assert self.processor is not None
         _check_kind(batch, kind)
-        device = next(self.model.parameters()).device
+        weight = next(self.model.parameters(), None)
+        device = torch.device("cpu") if weight is None else weight.device
         if kind is str:
             captions = [item for item in batch if isinstance(item, str)]
             return self.model.encode_texts(self.processor.process_texts(captions).to(device))
@@ -521,10 +593,23 @@ class Model:
         """
         return push_shared(self, name, evaluations=evaluations, private=private, message=message)
 
+    def check_named(self, work: str) -> None:
+        """Refuse a model whose functions have no name for work that keeps what they made.
+
+        Raises:
+            ValueError: so; `work` says what is kept, as in "an index".
+        """
+        if self.processor is not None and self.processor.named == "":
+            raise ValueError(
+                f"{work} keeps what preprocess and tokenize of {self.name} make, and they have no "
+                'name by which it would be known again; give one, cf.Model(…, name="mine-v1"), '
+                "and another when they change"
+            )
+
     def source(self) -> ModelSource:
         """Digests that the manifest of mined negatives stores."""
         return ModelSource(
-            matcher=repr(self.spec),
+            matcher=repr(self.spec) if self.spec else self.name,
             spec=self.spec.digest() if self.spec else "",
             checkpoint=self.digest(),
             identity=self.identity(),
@@ -550,12 +635,23 @@ def _describe_processor(processor: Processor | None) -> str:
             images = f"pictures at {size} px"
         case FeatureProcessor(width=width):
             images = f"image features of width {width}"
+        case OwnImageProcessor(preprocess=None):
+            images = "image features"
+        case OwnImageProcessor(preprocess=function):
+            images = f"pictures by {_function_name(function)}"
         case other:
             images = type(other).__name__
     if processor.tokenizer is None:
         return f"{images}; texts as vectors"
     tokenizer = processor.tokenizer
+    if isinstance(tokenizer, OwnTokenizer):
+        return f"{images}; texts by {_function_name(tokenizer.function)}"
     return f"{images}; texts by {type(tokenizer).__name__} of {tokenizer.size:,} tokens"
+
+
+def _function_name(function: Any) -> str:
+    """What a function, or an object that is called like one, is named in its code."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def model_identity(name: str | Path) -> str:
@@ -572,8 +668,9 @@ def model_identity(name: str | Path) -> str:
 
 
 def load_model(
-    name: str | Path,
+    name: str | Path | Config[Any],
     *,
+    into: nn.Module | Model | None = None,
     revision: str | None = None,
     long_captions: bool = False,
     weights: Weights = "stored",
@@ -589,7 +686,10 @@ def load_model(
             cross-encoder), ``open_clip:`` and a name or folder that open_clip
             knows, two towers to be trained as in ``timm:resnet50+bert-base-uncased``, or "vectors"
             for data sets that are ready-made embeddings, which compares them by cosine, or by
-            inner product as "vectors:inner-product".
+            inner product as "vectors:inner-product"; also the name of a registered factory, a
+            function that returns a `Model`, or the call of one, ``cf.config(factory, width=8)``.
+        into: for a folder of a model that nothing else opens: one that is built as it was built for
+            training. Its weights become those of the folder.
         revision: of a model that was pushed to the hub; None for the newest.
         long_captions: stretch the text positions of a pretrained CLIP, from 77 tokens to 248, so
             that it can be trained on long captions, see `counterfoil.models.layers.positions`.
@@ -602,6 +702,17 @@ def load_model(
     """
     large = {"weights": weights, "device_map": device_map, "tokens": tokens}
     options: dict[str, Any] = {k: v for k, v in large.items() if v not in ("stored", None, 0)}
+    if isinstance(name, Config):
+        return _build_registered(name)
+    if into is not None:
+        return _load_into(Path(name), into)
+    if not isinstance(name, str | Path):
+        raise TypeError(
+            f"a model is opened by its name or folder, not by {name!r:.80}; a torch module becomes "
+            "a model as cf.Model(module, preprocess=…, tokenize=…)"
+        )
+    if str(name) in registry.added("model"):
+        return _build_registered(Config(registry.find("model", str(name)), {}))
     if options:
         return _load_pretrained(str(name), options)
     if long_captions:
@@ -621,6 +732,36 @@ def load_model(
         return _load_pretrained(str(folder or name))
     model, processor, card = open_saved(folder)
     return Model(model.to(distributed.device()), processor, str(name), card.model, card)
+
+
+def _build_registered(spec: Config[Any]) -> Model:
+    """The model of a call of a registered factory; random weights are the same at each opening."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            model = spec.build()
+    except TypeError as error:
+        raise ValueError(
+            f"{spec!r} cannot be called: {error}; give its arguments, "
+            "cf.load_model(cf.config(factory, width=…))"
+        ) from error
+    if not isinstance(model, Model):
+        raise ValueError(
+            f"{spec!r} makes a {type(model).__name__}; a factory of models returns "
+            "cf.Model(module, preprocess=…, tokenize=…)"
+        )
+    return replace(model, name=short_name(spec.make), spec=spec)
+
+
+def _load_into(name: Path, into: nn.Module | Model) -> Model:
+    """A model folder in a model that the user has built."""
+    folder = _model_folder(name)
+    if folder is None or not (folder / CARD).is_file():
+        raise ValueError(f"{name} is no folder of a model that counterfoil saved")
+    given = into if isinstance(into, Model) else Model(into)
+    functions = given.processor if isinstance(into, Model) else None
+    model, processor, card = open_saved(folder, into=given.model, processor=functions)
+    return replace(given, model=model, processor=processor, name=str(name), card=card)
 
 
 def _load_vectors(name: str) -> Model:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from counterfoil import __version__
@@ -26,8 +27,9 @@ from counterfoil.core.model_files import check_settings
 from counterfoil.core.optional import first_line
 from counterfoil.core.shipped import PAPERS
 from counterfoil.core.tensors import read_tensors, write_tensors
-from counterfoil.data.processor import Processor
+from counterfoil.data.processor import INTO, Processor
 from counterfoil.models.base import HasFiles, RetrievalModel
+from counterfoil.models.own import OwnEncoders, OwnScore
 
 WEIGHTS, CARD = "model.safetensors", "model.json"
 OWN_FILES = "own_files"  # of `HasFiles`
@@ -41,18 +43,20 @@ class SavedModelCard:
     """Content of ``model.json``: how the model is built, its provenance and metrics.
 
     Attributes:
-        model: the call that builds the model.
+        model: the call that builds the model; None where no file can hold it.
         provenance: JSON-ready facts: the recipe, the data, the seed, the machine.
         metrics: figures by name.
         version: of counterfoil when it was saved.
         tokenizer: digest of the tokenizer; None if there is none, or it was not recorded.
+        module: the class of the network, as ``package.module:Class``; for reading only.
     """
 
-    model: Config[RetrievalModel]
+    model: Config[Any] | None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     version: str = ""
     tokenizer: str | None = None
+    module: str = ""
 
 
 class OpenedModel(Protocol):
@@ -74,7 +78,7 @@ class OpenedModel(Protocol):
         ...
 
     @property
-    def spec(self) -> Config[RetrievalModel] | None:
+    def spec(self) -> Config[Any] | None:
         """The call that builds the network again."""
         ...
 
@@ -87,27 +91,30 @@ class OpenedModel(Protocol):
 def save_model(
     folder: Path,
     *,
-    spec: Config[RetrievalModel],
+    spec: Config[Any] | None,
     model: RetrievalModel,
     processor: Processor,
     provenance: Mapping[str, Any] | None = None,
     metrics: Mapping[str, float] | None = None,
 ) -> None:
     """Write a model folder atomically; an existing one is replaced."""
+    kept = processor.tokenizer if processor.named is None else None
     card = {
         "kind": _KIND,
         "format": FORMAT,
         "version": __version__,
-        "model": spec.to_dict(),
+        "model": spec and spec.to_dict(),
+        "module": _class_place(model),
         "packages": {
             registry.name_of(c.make): registry.package_of(c.make) for c in _inner_calls(spec)
         },
         "provenance": dict(provenance or {}),
         "metrics": dict(metrics or {}),
-        "tokenizer": processor.tokenizer.digest if processor.tokenizer else None,
+        "tokenizer": kept and kept.digest,
     }
     with atomic_folder(folder) as temporary:
-        write_tensors(temporary / WEIGHTS, model.state_dict(), {"model": spec.digest()})
+        about = {"model": spec.digest() if spec else ""}
+        write_tensors(temporary / WEIGHTS, model.state_dict(), about)
         write_json(temporary / CARD, card)
         processor.save(temporary)
         for part in model.modules():
@@ -115,38 +122,78 @@ def save_model(
                 part.write_files(temporary / part.own_files)
 
 
-def open_saved(folder: Path) -> tuple[RetrievalModel, Processor, SavedModelCard]:
+def open_saved(
+    folder: Path, *, into: RetrievalModel | None = None, processor: Processor | None = None
+) -> tuple[RetrievalModel, Processor, SavedModelCard]:
     """Open a model folder; nothing in it is executed but constructors of registered modules.
 
+    Args:
+        folder: of the model.
+        into: the network to load, in place of the one that the folder describes.
+        processor: that network's, in place of the folder's.
+
     Raises:
-        ValueError: it is damaged, of another format, or calls what a model folder may not call.
+        ValueError: it is damaged, of another format, calls what a model folder may not call, or
+            describes no model and there is none to load it into.
     """
     card = read_card(folder)
     weights, metadata = read_tensors(folder / WEIGHTS, "the weights of a model")
-    if metadata.get("model") != card.model.digest():
+    if metadata.get("model") != (card.model.digest() if card.model else ""):
         raise ValueError(f"{folder / WEIGHTS} and {folder / CARD} belong to different models")
+    model = into
+    if model is None:
+        model, own = _built(card, weights, folder)
+        processor = processor or own
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        first = " ".join(str(error).split())[:200]
+        fits = "the model of" if into is None else f"the {_class_place(into)} that is given for"
+        raise ValueError(
+            f"{folder / WEIGHTS} does not fit {fits} {folder / CARD} in this version of "
+            f"counterfoil (saved with {card.version}): {first}"
+        ) from error
+    if processor is None:
+        processor = Processor.open(folder)
+        tokenizer = processor.tokenizer.digest if processor.tokenizer else None
+        if card.tokenizer not in (None, tokenizer):
+            raise ValueError(
+                f"the tokenizer in {folder} is another one than the model was saved with"
+            )
+    elif processor.named and (saved := Processor.saved_name(folder)) not in ("", processor.named):
+        raise ValueError(
+            f"{folder} was trained on what the functions named {saved!r} make, and those that are "
+            f"given are named {processor.named!r}; give the functions of that name"
+        )
+    return model.eval(), processor, card
+
+
+def _built(
+    card: SavedModelCard, weights: Mapping[str, Tensor], folder: Path
+) -> tuple[RetrievalModel, Processor | None]:
+    """The network that a card describes, and the processor that its factory gives it, if any."""
+    if card.model is None:
+        raise ValueError(
+            f"{folder} holds the weights of {card.module}, and nothing says how it is built; {INTO}"
+        )
     try:
         with _BoundedBuild(weights, folder / CARD):
-            model: RetrievalModel = _with_own_files(card.model, folder).build()
+            built: Any = _with_own_files(card.model, folder).build()
     except ValueError:
         raise
     except Exception as error:  # constructors raise anything at wrong arguments
         raise ValueError(
             f"{folder / CARD} does not fit this version of counterfoil: {first_line(error)}"
         ) from error
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        first = " ".join(str(error).split())[:200]
-        raise ValueError(
-            f"{folder / WEIGHTS} does not fit the model of {folder / CARD} in this version of "
-            f"counterfoil (saved with {card.version}): {first}"
-        ) from error
-    processor = Processor.open(folder)
-    tokenizer = processor.tokenizer.digest if processor.tokenizer else None
-    if card.tokenizer not in (None, tokenizer):
-        raise ValueError(f"the tokenizer in {folder} is another one than the model was saved with")
-    return model.eval(), processor, card
+    if isinstance(built, RetrievalModel):
+        return built, None
+    return built.model, built.processor  # of a factory, which returns a `counterfoil.model.Model`
+
+
+def _class_place(model: nn.Module) -> str:
+    """The class of a network, or of the module that it is made of."""
+    kind = type(model.module if isinstance(model, OwnEncoders | OwnScore) else model)
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def read_card(folder: Path) -> SavedModelCard:
@@ -164,21 +211,24 @@ def read_card(folder: Path) -> SavedModelCard:
             f"{path} has format {content.get('format')}, and this version of counterfoil "
             f"reads format {FORMAT}; open it with the version that wrote it"
         )
-    try:
-        spec = config_from_dict(content.get("model"), kinds=registry.SAVED)
-    except ValueError:
-        _check_packages(content.get("packages"), path)
-        raise
-    _check_calls(spec, path)
-    for call in _inner_calls(spec):
-        _check_sources(call, path)
-    _with_own_files(spec, folder)
+    spec = None
+    if (written := content.get("model")) is not None:
+        try:
+            spec = config_from_dict(written, kinds=registry.SAVED)
+        except ValueError:
+            _check_packages(content.get("packages"), path)
+            raise
+        _check_calls(spec, path)
+        for call in _inner_calls(spec):
+            _check_sources(call, path)
+        _with_own_files(spec, folder)
     return SavedModelCard(
         model=spec,
         provenance=content.get("provenance", {}),
         metrics=content.get("metrics", {}),
         version=str(content.get("version", "")),
         tokenizer=content.get("tokenizer"),
+        module=str(content.get("module", "")),
     )
 
 
@@ -189,7 +239,8 @@ def _check_packages(packages: object, path: Path) -> None:
         if not ours and not any(name in registry.names(kind) for kind in registry.SAVED):
             raise ValueError(
                 f"{path} calls {name!r} of the package {package!r}, which is not installed or has "
-                "no such name any more; install it, or import the module that registers the name"
+                "no such name any more; install it, or import the module that registers the "
+                "name (--import MODULE on the command line)"
             )
 
 
@@ -199,14 +250,16 @@ def _check_calls(spec: Config[Any], where: object) -> None:
         parent = RetrievalModel if call is spec else nn.Module
         if isinstance(call.make, type) and issubclass(call.make, parent):
             continue
+        if registry.name_of(call.make) in registry.added("model"):  # a factory of the user
+            continue
         name = getattr(call.make, "__qualname__", call.make)
         if call is spec:
             raise ValueError(f"{where} describes {name}, which is no retrieval model")
         raise ValueError(f"{where} calls {name}, which is no part of a model; the file is refused")
 
 
-def check_reopens(spec: Config[RetrievalModel], name: str) -> None:
-    """Refuse a model whose folder could not be opened again: call it before a training.
+def check_reopens(spec: Config[Any], name: str) -> None:
+    """Refuse a call that no folder could hold: call it before a training.
 
     Args:
         spec: the call that builds the model; placeholders may be left.
@@ -221,36 +274,51 @@ def check_reopens(spec: Config[RetrievalModel], name: str) -> None:
     except ValueError as error:
         raise ValueError(
             f"{name} could not be opened again from a folder: {error}; build it of "
-            "counterfoil's own classes and plain values, or register your class, "
-            "@counterfoil.core.registry.register.model('name'), as docs/extending.md shows; "
-            "weights of other modules are trained in place by counterfoil.training.trainer.fit, "
-            "and are yours to save"
+            "counterfoil's own classes and plain values, or register yours, "
+            "@counterfoil.core.registry.register.model('name'), as docs/extending.md shows"
         ) from error
 
 
-def check_model_reopens(model: OpenedModel) -> None:
-    """Refuse a model that could not be opened again, before it is trained or saved.
+def reopening_call(model: OpenedModel) -> tuple[Config[Any] | None, str]:
+    """The call by which a folder of the model will open; None and why if only ``into=`` will.
 
     Raises:
-        ValueError: as `check_reopens`, or it has no processor, or its call builds another model.
+        ValueError: nothing will: it is ready-made vectors, its weights are no tensors yet, or its
+            call builds another model.
     """
-    if model.processor is None or model.spec is None:
+    if model.processor is None:
         raise ValueError(
-            f"{model.name} has no processor or no config, so it cannot be trained and saved; "
-            "open a model with load_model, or give Model(..., processor, name, spec)"
+            f"{model.name} has no processor, so it cannot be trained and saved; open a model with "
+            "load_model, or give cf.Model(module, preprocess=…, tokenize=…)"
         )
-    check_reopens(model.spec, model.name)
-    if any(_is_pretrained(call) for call in _inner_calls(model.spec)):
-        return  # load_model has built it so
+    state = model.model.state_dict()
+    for key, value in state.items():
+        if not isinstance(value, Tensor) or is_lazy(value):
+            raise ValueError(
+                f"{model.name} could not be opened again from a folder: {key} is "
+                f"a {type(value).__name__}, and a folder holds tensors; give all state as "
+                "parameters or buffers, and run a lazy layer once before"
+            )
+    spec = model.spec
+    if spec is None:
+        return None, f"nothing says how {model.name} is built"
+    try:
+        check_reopens(spec, model.name)
+    except ValueError as error:
+        return None, str(error)
+    if any(_is_pretrained(call) for call in _inner_calls(spec)):
+        return spec, ""  # load_model has built it so
     with torch.random.fork_rng(devices=[]):  # a training draws what it did without this
-        fresh = model.spec.build()
-    wanted, own = ({k: v.shape for k, v in m.state_dict().items()} for m in (fresh, model.model))
+        built = spec.build()
+    fresh = built if isinstance(built, nn.Module) else built.model
+    wanted, own = ({k: v.shape for k, v in s.items()} for s in (fresh.state_dict(), state))
     if other := sorted(key for key in wanted | own if wanted.get(key) != own.get(key)):
         raise ValueError(
-            f"{model.name} could not be opened again from a folder: its spec {model.spec!r} "
+            f"{model.name} could not be opened again from a folder: its spec {spec!r} "
             f"builds a model whose {other[0]} is {_shape(wanted, other[0])}, and its module's is "
             f"{_shape(own, other[0])}; give the spec that the module was built by"
         )
+    return spec, ""
 
 
 def _shape(shapes: Mapping[str, torch.Size], name: str) -> str:

@@ -14,7 +14,9 @@ import pytest
 import torch
 
 import counterfoil
+from counterfoil.core import registry
 from counterfoil.core.types import ModalityBatch, ScoreMatrix, Scores
+from counterfoil.data.readers import load_dataset
 from counterfoil.models.base import score_all_pairs
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.recipes.catalogue import recipe_arguments, recipe_function
@@ -32,9 +34,13 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def ran(page: str, place: int = 0) -> dict[str, object]:
+def ran(page: str, place: int | str = 0) -> dict[str, object]:
+    """Names of a block of a page, by its place or by what it holds."""
     names: dict[str, object] = {"__name__": "documentation"}
-    exec(compile(blocks(ROOT / page, "python")[place], page, "exec"), names)
+    found = blocks(ROOT / page, "python")
+    if isinstance(place, str):
+        found, place = [block for block in found if place in block], 0
+    exec(compile(found[place], page, "exec"), names)
     return names
 
 
@@ -45,7 +51,7 @@ def test_quickstart_is_true():
 
 
 def test_loss_of_the_page():
-    loss_fn = ran("docs/extending.md", 1)["SoftMargin"]()
+    loss_fn = ran("docs/extending.md", "class SoftMargin")["SoftMargin"]()
     scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]], requires_grad=True)
     matrix = ScoreMatrix(scores, torch.eye(2).bool(), scores.diagonal())
     loss = loss_fn(Scores({"inference": matrix}))
@@ -55,8 +61,15 @@ def test_loss_of_the_page():
     assert scores.grad[0, 1] > 0 > scores.grad[0, 0]
 
 
+def test_own_module_of_the_page():
+    names = ran("docs/extending.md", "class TwoEncoders")
+    result = counterfoil.evaluate(names["model"], load_dataset("scenes:images=20")["test"])
+    assert result.rsum > 0
+    del registry._added["model", "mine"]
+
+
 def test_model_of_the_page():
-    model_class = ran("docs/extending.md")["LateInteraction"]
+    model_class = ran("docs/extending.md", "class LateInteraction")["LateInteraction"]
     model = model_class(image=Regions(features=5, width=8), text=GRU(words=9, width=8)).eval()
     lengths = torch.tensor([3, 1, 2])
     mask = torch.arange(3) < lengths[:, None]
@@ -69,12 +82,16 @@ def test_model_of_the_page():
 
 
 def test_data_set_of_the_page():
-    assert ran("docs/extending.md", 2)["data"].texts == ["dogs by the sea"]
+    assert ran("docs/extending.md", "DatasetEntry(")["data"].texts == ["dogs by the sea"]
 
 
 @pytest.mark.parametrize(
     "page, place",
-    [("docs/extending.md", 3), ("docs/quickstart.md", -1), ("docs/generated.md", 0)]
+    [
+        ("docs/extending.md", "recipe = Recipe("),
+        ("docs/quickstart.md", -1),
+        ("docs/generated.md", 0),
+    ]
     + [(f"docs/papers/{paper}.md", 0) for paper in ("aoq", "ndgl")],
 )
 def test_recipe_of_the_page(page, place):

@@ -191,7 +191,7 @@ def test_a_weighted_sum_without_negatives(tmp_path: Path) -> None:
             r"needs a guide .* give sources=\[Teachers\(model\)\]",
         ),
         ({"train": scenes(images=24, dev=5, test=0, features="regions").split("train")}, "another"),
-        ({"model": load_model("vectors")}, "has no processor or no config"),
+        ({"model": load_model("vectors")}, "has no processor, so"),
         ({"batch_size": 0}, "batch=0"),
     ],
 )
@@ -281,31 +281,62 @@ class OwnModel(RetrievalModel):
         return (images.tokens.mean(1) * texts.tokens.mean(1)).sum(1)
 
 
-def never_opened() -> dict[str, tuple[Model, str]]:
-    """Models that could be trained and saved, and not be opened again."""
+def opened_into_alone() -> dict[str, tuple[Model, str]]:
+    """Models whose call no folder can hold, and why."""
     small = small_model()
     assert small.spec is not None
     own = replace(small.spec, make=OwnModel)
     module = small.spec.replace(image=Regions(features=4, width=8))
-    other = small.spec.replace(text=small.spec.arguments["text"].replace(word_width=5))
     function = small.spec.replace(text=config(math.sqrt))
     return {
-        "own class": (replace(small, model=own.build(), spec=own), "register your class"),
+        "own class": (replace(small, model=own.build(), spec=own), "or register yours"),
         "a module as an argument": (replace(small, spec=module), "use plain values or config"),
-        "other sizes": (replace(small, spec=other), "builds a model whose text.embed.weight is"),
         "a function": (replace(small, spec=function), "not something this file may call"),
+        "no call": (replace(small, spec=None), "nothing says how small is built"),
+    }
+
+
+@pytest.mark.parametrize("name", opened_into_alone())
+def test_a_model_without_a_call_opens_into_one_that_is_built(name, tmp_path, capsys) -> None:
+    model, message = opened_into_alone()[name]
+    fresh = deepcopy(model)
+    trained = trainer(tmp_path / "run", model=model)
+    assert message in capsys.readouterr().err  # before the first step
+    assert not (tmp_path / "run").exists()
+    tuned = trained.train()
+    with pytest.raises(ValueError, match="nothing says how it is built; build the model"):
+        load_model(tmp_path / "run")
+    again = load_model(tmp_path / "run", into=fresh)
+    torch.testing.assert_close(again.model.state_dict(), tuned.model.state_dict())
+    assert again.card is not None
+    assert again.card.provenance["start"] == "small"
+    # its processor is one of ours, and saved: a bare network is enough
+    assert load_model(tmp_path / "run", into=fresh.model).processor is not None
+    assert "into=Model(module" in (tmp_path / "run" / "model" / "README.md").read_text()
+    fresh = opened_into_alone()[name][0]
+    assert trainer(tmp_path / "run", model=fresh, resume=True).train().card is not None
+
+
+def never_opened() -> dict[str, tuple[Model, str]]:
+    """Models that could be trained and saved, and not be opened again."""
+    small = small_model()
+    assert small.spec is not None
+    other = small.spec.replace(text=small.spec.arguments["text"].replace(word_width=5))
+    lazy_layer = deepcopy(small.model)
+    lazy_layer.add_module("more", torch.nn.LazyLinear(3))
+    return {
+        "other sizes": (replace(small, spec=other), "builds a model whose text.embed.weight is"),
+        "a layer that has not run": (replace(small, model=lazy_layer), "run a lazy layer once"),
     }
 
 
 @pytest.mark.parametrize("name", never_opened())
 def test_what_could_not_be_opened_again_is_not_trained(name: str, tmp_path: Path) -> None:
     model, message = never_opened()[name]
-    before = deepcopy(model.model.state_dict())
     with pytest.raises(ValueError, match=message) as caught:
         trainer(tmp_path / "run", model=model)
     assert "could not be opened again from a folder" in str(caught.value)
     assert not (tmp_path / "run").exists()
-    torch.testing.assert_close(model.model.state_dict(), before)
     with pytest.raises(ValueError, match="could not be opened again"):
         model.save_pretrained(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -34,6 +35,15 @@ def _options(
             "--version", is_eager=True, callback=_print_version, help="Print the version."
         ),
     ] = False,
+    imports: Annotated[  # `main` has taken it out, since it may name what the verb looks for
+        list[str] | None,
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            help="Import a module first, here or on the path, that registers models, losses, "
+            "recipes or readers; anywhere on the line, repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Image-text retrieval models, trained on the negatives that matter."""
 
@@ -66,9 +76,40 @@ def application(verb: str = "") -> typer.Typer:
     return app
 
 
+def _import_named(words: list[str]) -> list[str]:
+    """Import the modules of ``--import``; return the other words."""
+    rest, names, following = list[str](), list[str](), iter(words)
+    for word in following:
+        option, equals, value = word.partition("=")
+        if option == "--import":
+            names.append(value if equals else next(following, ""))
+        else:
+            rest.append(word)
+    if names and "" not in sys.path:
+        sys.path.insert(0, "")  # the present folder, as `python -m` has it
+    for name in names:
+        try:
+            import_module(name)
+        except (ImportError, ValueError) as error:
+            raise ValueError(
+                f"--import {name} failed: {error}; name a module in this folder or on the path, "
+                "without .py"
+            ) from error
+    return rest
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line: 0 for success, 2 for wrong input, 3 if it was stopped."""
     words = sys.argv[1:] if arguments is None else arguments
+    try:
+        words = _import_named(words)
+    except ValueError as error:
+        failure(f"counterfoil: {error}")
+        return 2
+    if arguments is None:
+        sys.argv[1:] = words
+    else:
+        arguments = words
     known = {*registry.names("verb"), *registry.absent("verb")}
     verb = words[0] if words and words[0] in known else ""
     try:

@@ -157,7 +157,7 @@ def _compared(names: Sequence[str], *, ensemble: bool) -> dict[str, list[str]]:
     Raises:
         ValueError: a name is given twice.
     """
-    from counterfoil.pipelines.scorers import check_different, ensemble_parts, short_names
+    from counterfoil.pipelines.publishing import check_different, ensemble_parts, short_names
 
     if ensemble:
         parts = [part for name in names for part in ensemble_parts(name)]

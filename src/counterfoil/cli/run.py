@@ -137,7 +137,7 @@ def report(
     """Compare finished runs on one page: tests, curves, hardness, foils, cost, examples."""
     source = data_source(data) if data else None
     from counterfoil.analysis.runs import report as compare
-    from counterfoil.report.analysis import check_page_path
+    from counterfoil.pipelines.publishing import check_page_path
 
     check_page_path(page)
     analysis = compare(runs, source=source, foils=foils or ())

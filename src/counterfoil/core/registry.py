@@ -79,6 +79,11 @@ def names(kind: Kind) -> list[str]:
     return list(dict.fromkeys((*_owners(kind), *own)))
 
 
+def added(kind: Kind) -> list[str]:
+    """Names of a kind that other packages and the user's own modules have added."""
+    return [name for name in names(kind) if name not in SHIPPED[kind]]
+
+
 def find(kind: Kind, name: str) -> Any:
     """The part of a kind and name; its module is imported.
 

@@ -33,7 +33,8 @@ def _at(module: str, *classes: str) -> dict[str, str]:
 
 # kind -> name -> module:attribute
 SHIPPED: Mapping[Kind, Mapping[str, str]] = {
-    # classes that a saved model folder may name
+    # what a saved model folder may name: classes; of other packages also functions that return a
+    # `counterfoil.Model`
     "model": {
         "Adapted": "counterfoil.models.frozen:FrozenWithAdapters",
         "Adapters": "counterfoil.models.frozen:FrozenAdapters",
@@ -170,6 +171,7 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
     "loader": {
         "blip": "counterfoil.loading.converted:load_blip",
         "open_clip": "counterfoil.loading.open_clip:load_pair",
+        "registered": "counterfoil.loading.registered:load_registered",
         "sentence_transformers": "counterfoil.loading.sentence_transformers:load_embedder",
         "timm": "counterfoil.loading.timm:load_towers",
         "transformers": "counterfoil.loading.transformers:load_pair",

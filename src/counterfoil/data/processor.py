@@ -49,6 +49,11 @@ from counterfoil.data.tokenizers import (
 )
 
 PROCESSOR_FILE = "processor.json"
+OWN = "own"  # images and texts by functions of the user
+INTO = (
+    "build the model as it was built for training and open the folder into it, "
+    "cf.load_model(FOLDER, into=cf.Model(module, preprocess=…, tokenize=…))"
+)
 CLIP_LENGTH = 77  # tokens of a text
 MANY = 0.01  # share of truncated captions that is worth a warning
 _SAID: set[str] = set()  # notes on captions: one data set is read many times
@@ -227,6 +232,7 @@ class Processor:
 
     image_processor: ImageProcessor  # for images
     tokenizer: Tokenizer | None  # for texts; None if texts exist as vectors
+    named: str | None = None  # of functions of the user: what they are called, "" for no name
 
     def process(self, dataset: ImageTextDataset) -> ProcessedDataset:
         """Apply the processor to a data set."""
@@ -290,7 +296,13 @@ class Processor:
             warn(note)
 
     def save(self, folder: Path) -> None:
-        """Write ``processor.json`` and the files of the tokenizer."""
+        """Write ``processor.json`` and the files of the tokenizer.
+
+        Functions of the user are not saved, see `counterfoil.data.own`.
+        """
+        if self.named is not None:
+            write_json(folder / PROCESSOR_FILE, {"images": OWN, "name": self.named})
+            return
         kind = "features" if isinstance(self.image_processor, FeatureProcessor) else "pixels"
         assert isinstance(self.image_processor, FeatureProcessor | PixelProcessor)
         plain = {
@@ -303,6 +315,14 @@ class Processor:
             self.tokenizer.save(folder)
 
     @staticmethod
+    def saved_name(folder: Path) -> str:
+        """Name of the functions that a folder was saved with; "" for none."""
+        match read_json(folder / PROCESSOR_FILE, "a processor"):
+            case {"images": "own", "name": str(name)}:
+                return name
+        return ""
+
+    @staticmethod
     def open(folder: Path) -> Processor:
         """Load the processor that was saved in a folder.
 
@@ -311,6 +331,11 @@ class Processor:
         """
         path = folder / PROCESSOR_FILE
         match read_json(path, "a processor"):
+            case {"images": "own"}:
+                raise ValueError(
+                    f"{folder} was saved with functions of its author, preprocess= and tokenize=, "
+                    f"which no folder holds; {INTO}"
+                )
             case {
                 "images": "features" | "pixels" as kind,
                 "image_processor": settings,

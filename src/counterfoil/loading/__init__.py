@@ -92,6 +92,8 @@ def loader_of(name: str) -> str:
     """
     if prefix := prefix_of(name):
         return prefix
+    if name in registry.added("model"):
+        return "registered"
     if sentence_transformers_folder(name):
         return "sentence_transformers"
     if is_open_clip(name):

@@ -8,8 +8,6 @@ from rich.text import Text
 
 from counterfoil.report.page import TableBlock, TableCell
 
-MISSING = "–"  # where there is no number
-
 
 def terminal_table(block: TableBlock, protocol: str = "") -> Table:
     """Convert a table of a page to a table for the terminal, with the protocol below it."""

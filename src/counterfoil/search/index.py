@@ -890,6 +890,7 @@ def build_index(
             no such backend, or FOLDER.partial is of another model or other data.
     """
     folder, dataset = Path(folder), dataset.with_unlisted()
+    model.check_named("an index")
     check_engine(backend, address)
     if folder.exists():
         content = "an index; --add adds to it" if is_index(folder) else "something else"

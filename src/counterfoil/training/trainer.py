@@ -19,6 +19,7 @@ from typing import Any, Generic, final
 import torch
 from torch import Tensor, nn
 
+from counterfoil import __version__
 from counterfoil.core import distributed
 from counterfoil.core.config import Config, digest
 from counterfoil.core.console import info, progress, warn
@@ -33,7 +34,7 @@ from counterfoil.model import MODEL, Model, load_model
 from counterfoil.models.base import PretrainedPart, RetrievalModel, SupportsLoRA
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.negatives.sources import NegativeSource, having, with_asked
-from counterfoil.saved import CARD, SavedModelCard, check_model_reopens
+from counterfoil.saved import CARD, SavedModelCard, reopening_call
 from counterfoil.training.batches import BatchStream, prefetch
 from counterfoil.training.callbacks import (
     Callback,
@@ -461,7 +462,15 @@ class Trainer:
         train.check_captions("to train on")
         if dev is not None:
             dev.check_captions("to choose the best epoch by")
-        check_model_reopens(model)
+        spec, why = reopening_call(model)
+        if spec is None:
+            info(
+                f"{why}. So the result will open as "
+                f"cf.load_model({str(Path(output) / MODEL)!r}, into=MODEL), with the model built "
+                "as for this training; a registered factory, @register.model('name'), would open "
+                "it by itself"
+            )
+            model = replace(model, spec=None)
         self.model, self.train_set, self.dev = model, train, dev
         self.objective = (
             loss if isinstance(loss, WeightedSum) else WeightedSum(terms={"loss": (1.0, loss)})
@@ -537,7 +546,8 @@ class Trainer:
         }
 
     def _open_finished(self, facts: Mapping[str, Any]) -> Model:
-        tuned, plain = load_model(self.output), json.loads(json.dumps(facts))
+        into = None if self.model.spec else self.model
+        tuned, plain = load_model(self.output, into=into), json.loads(json.dumps(facts))
         asked = tuned.card.provenance.get("asked", {}) if tuned.card else {}
         if found := difference(asked, plain):
             raise ValueError(
@@ -560,7 +570,9 @@ class Trainer:
         )
         provenance = {"start": self.model.name, "asked": facts, **made}
         metrics = result.best.dev if result.best else {}
-        card = SavedModelCard(model=spec, provenance=provenance, metrics=metrics)
+        card = SavedModelCard(
+            model=spec, provenance=provenance, metrics=metrics, version=__version__
+        )
         tuned = replace(self.model, name=str(self.output), spec=spec, card=card)
         if distributed.rank() == 0:
             tuned.save_pretrained(self.output / MODEL)
@@ -589,11 +601,15 @@ def dev_figures(model: Model, dataset: ImageTextDataset) -> DevMetrics:
     return evaluate
 
 
-def merge_lora(model: Model) -> Config[RetrievalModel]:
-    """Merge low-rank adapters into the weights, unless they stay apart; return the config."""
-    assert model.spec is not None
+def merge_lora(model: Model) -> Config[Any] | None:
+    """Merge low-rank adapters into the weights, unless they stay apart; return the config, if any.
+
+    Adapters of a model without one stay: it is opened into a model that has them.
+    """
     network = model.model
-    if not isinstance(network, SupportsLoRA) or not network.lora or network.apart:
+    if model.spec is None or not isinstance(network, SupportsLoRA):
+        return model.spec
+    if not network.lora or network.apart:
         return model.spec
     network.merge()
     return model.spec.replace(lora=0)

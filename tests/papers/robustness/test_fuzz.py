@@ -36,7 +36,6 @@ import corpus_cases
 import foil_cases
 from counterfoil.analysis.runs import caption_difficulty, foil_accuracies, training_cost
 from counterfoil.core.io import write_array, write_json
-from counterfoil.core.resumable import write_facts
 from counterfoil.data.corrections import read_crowd_votes
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import FEATURES, FeaturesManifest, open_feature_table
@@ -57,7 +56,7 @@ from counterfoil.negatives.mining import mine_hard_negatives
 from counterfoil.negatives.similarity import CaptionSpace, LatentSpaceConfig
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.negatives.teachers import TargetStore, TeacherModel, write_targets
-from counterfoil.papers.tags.true_rate import _read_sheet
+from counterfoil.papers.aoq.true_rate import _read_sheet
 from counterfoil.pipelines.run import stage_records
 from counterfoil.pipelines.stages.compare import learning_curve
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
@@ -415,7 +414,7 @@ def stage(folder: Path) -> None:
 
 def explanations(folder: Path) -> None:
     made = Explanation("a dog", 0.5, ())
-    write_facts(folder / "out.jsonl.partial", {"a": 1})
+    write_json(folder / "out.jsonl.partial" / "facts.json", {"a": 1})
     write_json(folder / "out.jsonl.partial" / "000000.json", [made.to_dict()])
 
 

@@ -79,6 +79,11 @@ def build_for_training(
     a finished model is opened without the pretrained one it came from.
     """
     start = load_model(context.model_path(stage.start)) if stage.start else None
+    if not isinstance(stage.model.make, type):  # a factory of the user, with a processor of its own
+        made = load_model(stage.model.fill({"pretrained": start is None}))
+        if start:
+            _load_start_weights(start, made.model, stage)
+        return replace(made, name=stage.name, spec=stage.model.fill({"pretrained": False}))
     processor = start.processor if start else stage.processor.fit(context.train)
     assert processor is not None
     if processor.tokenizer and processor.tokenizer.unknown is not None:
