@@ -367,12 +367,12 @@ runn demo => No such command 'runn' | Did you mean 'run'
 run aoq --outputt x => --outputt | --output | counterfoil run --help
 run => Missing argument 'recipe' | counterfoil run --help
 features a b => no image features | features --model MODEL
-features a b --batch 3 => --batch is read only with --model
+features a b --batch-size 3 => --batch-size is read only with --model
 features a b --model c --regions 3 --grid 2 => only without --regions
 run aoq --minutes soon => '--minutes' | valid number
 run aoq --minutes -1 => '--minutes' | greater than
-mine vectors --output x --texts 0 => '--texts' | greater than or equal to 1
-features a b --model c --batch 0 => '--batch' | greater than or equal to 1
+mine vectors --output x --texts-per-image 0 => '--texts-per-image' | greater than or equal to 1
+features a b --model c --batch-size 0 => '--batch-size' | greater than or equal to 1
 serve nowhere => nowhere is no index | counterfoil index
 serve nowhere --port 70000 => '--port' | 70000
 serve nowhere --depth 0 => '--depth' | 0
@@ -404,8 +404,8 @@ report => Missing argument 'runs
 report nowhere => nowhere holds no note of a stage | folder of a run
 audit scenes => Missing option '--output'
 audit phots --output x => phots does not exist
-audit scenes --output x --near 0 => near=0 | above 0 and up to 1
-audit scenes --output x --negatives y --alike 2 => alike=2 | above 0 and up to 1
+audit scenes --output x --set near=0.0 => near=0.0 | above 0 and up to 1
+audit scenes --output x --negatives y --set alike=2.0 => alike=2.0 | above 0 and up to 1
 audit $SCENES --output x --model vectors --split tst => 'tst'
 audit $SCENES --output x --negatives y => y | does not exist
 audit $SCENES,corrections=d.jsonl --output x => d.jsonl does not exist
@@ -436,28 +436,27 @@ search vectors dog.jpg --data $FEW => dog.jpg does not exist
 papers convert scam a b c => 'scam' | did you mean 'scan'
 run mine.py => mine.py does not exist | sets `recipe`
 papers write rules $SCENES --output w --kind nuon => 'nuon' | did you mean 'noun'
-papers write rules $SCENES --output w --synonyms net => 'net' | list, wordnet
+papers write rules $SCENES --output w --set synonyms=net => 'net' | list, wordnet
 papers write rules $SCENES --output w --split trian => 'trian'
-papers write rules $SCENES --output w --frequency 999 => 999 times | lower the
-papers write rules $SCENES --output w --most 0 => '--most' | greater than or equal
+papers write rules $SCENES --output w --set frequency=999 => 999 times | lower the
+papers write rules $SCENES --output w --set most=0 => most=0 | at least one
 papers write tags vectors $SCENES --output w --rule lemas
     => 'lemas' is not a rule | did you mean 'lemmas'
 papers write tags vectors $SCENES --output w --phrases spicy => 'spicy' | did you mean 'spacy'
-papers write tags vectors $SCENES --output w --singles alone => 'alone' | always, only
-papers write tags vectors $SCENES --output w --temperature 0 => temperature=0.0 | above 0
+papers write tags vectors $SCENES --output w --set singles=alone => 'alone' | always, only
+papers write tags vectors $SCENES --output w --set temperature=0.0 => temperature=0.0 | above 0
 papers analyse true-rate w --data $SCENES --output p.html --encoder .
     => no modules.json | sentence-transformers
 judge vectors --data $FEW --negatives x --output y => x/manifest.json does not
 judge vectors --output y => Missing option '--negatives'
 mine vectors --data $FEW --output x --filter meanings=0.7 => encoder to a folder
-papers write tags vectors $SCENES --output w --masks 0 => '--masks' | greater than or equal to 1
+papers write tags vectors $SCENES --output w --set masks=0 => masks=0
 papers write tags vectors $SCENES --output w --split trian => 'trian'
 papers write tags nowhere/at/all $SCENES --output w => nowhere/at/all
 papers write tags vectors $REGIONS --output w --phrases no.json => no.json
 papers export-lists no --output x --data $SCENES => no/manifest.json
-papers export-lists x --output y --texts 0 --data $SCENES => '--texts' | greater than or equal to 1
+papers export-lists x --output y --texts-per-image 0 --data $SCENES => '--texts-per-image'
 diagnose no --data $SCENES => no/manifest.json
-diagnose x --samples 0 => '--samples' | greater than or equal to 1
 papers analyse online-rnk vectors => 'online-rnk' | 'online-rank'
 papers analyse curves . => Missing option '--output'
 papers analyse curves . --output page.pdf => page.pdf | ends in .html
@@ -508,23 +507,24 @@ plan --set online.seed=1 => --set is | with a recipe
 export a --to hf --output b --data $FEW => --data is | with negatives | a holds none
 export a --to hf --output b --split dev --most 2 => --split and --most are | them out
 train vsepp --tune full --written w => --tune and --written are | with --model
-mine a --output b --proposals 3 => --proposals is | with --propose
+mine vectors --data scenes --output b --set proposals=3 => proposals=… is | with --propose
 audit scenes --output a --split dev => --split is | with --model or --explainer
-audit scenes --output a --alike 0.5 => --alike is | with --negatives
-papers write rules scenes --output a --kind numeral --synonyms wordnet => --synonyms is | nouns
-papers write tags a scenes --output b --slack 0.1 => --slack is | with --guide
+audit scenes --output a --set alike=0.5 => alike=… is | with --negatives
+papers write rules scenes --output a --kind numeral --set synonyms=wordnet
+    => synonyms=… is | nouns
+papers write tags a scenes --output b --set slack=0.1 => slack=… is | with --guide
 explain a b c --resume --top 3 => --top and --resume are | with --data alone
 explain a b c --data $FEW --split dev => --split is | with --data alone
 explain a b c --split dev => --split is | with --data
 index --half --backend milvus => --backend and --half are | with a model
 index --output a --delete b --split dev => --split is | with a model and data
-foils a scenes --examples 3 => --examples is | with --output
 foils a b.json --split dev => --split is | with foils of scenes
 foils a set.json:corrections=d => a foil set has images and features, and no corrections
 
 # settings of data
 audit phots --images p => no option --images; it is said with the data | :images=VALUE
-audit phots --folder a => there is no option --folder; audit has --alike
+audit phots --near 0.9 => there is no option --near; it is a setting: --set near=VALUE
+audit phots --folder a => there is no option --folder; audit has --explainer
 mine a --out b => there is no option --out; did you mean --output?
 evaluate vectors --data phots:image=p => 'image' is not a setting | did you mean 'images'
 evaluate vectors --data phots:images=p,images=q => images twice
@@ -540,10 +540,11 @@ papers analyse discrimination a --output c.html --foils w --no-rules --keep 3
 papers analyse discrimination a --output c.html --foils w --masks 3 => --masks is | --writer
 papers analyse true-rate a --output c.html --slack 0.1 => --slack is | with --guide
 export a --to hf --output b --split train => --split is read only with negatives
-export $pixels --to trec --data $FEW --output out --batch 8
-    => --batch is read only with mined negatives
-$EXPORT --to sentence-transformers --batch 8 --most 3 => --most is read only without --batch
-$EXPORT --to sentence-transformers --epochs 3 => --epochs is read only with --batch
+export $pixels --to trec --data $FEW --output out --batch-size 8
+    => --batch-size is read only with mined negatives
+$EXPORT --to sentence-transformers --batch-size 8 --most 3
+    => --most is read only without --batch-size
+$EXPORT --to sentence-transformers --epochs 3 => --epochs is read only with --batch-size
 encode $clip $FEW vectors --tokens 9 => tokens: these are for a model of sentence-transformers
 
 # what is missing
@@ -746,16 +747,19 @@ $AOQ --split dev => was mined from corpus | counterfoil mine
 
 # diagnose
 diagnose $run/lists --data scenes:images=40 => was mined from corpus | counterfoil mine
-diagnose $run/lists --data $SCENES --alike 1.5 => alike=1.5 | above 0 and up to 1
+diagnose $run/lists --data $SCENES --set alike=1.5 => alike=1.5 | above 0 and up to 1
 mkdir page.html :: diagnose $run/lists $PAGE => page.html is a folder; name a file
 diagnose $run/lists --data $SCENES --model nowhere/at-all => nowhere/at-all | config.json
 
 # judge
 write c.jsonl mine :: $JUDGE => c.jsonl exists and is left alone; name another file with --output
 mkdir c.jsonl :: $JUDGE => c.jsonl exists and is left alone
-$JUDGE --promote-at 1.5 => promote_at=1.5
-$JUDGE --drop-at 0.99 => drop_at may not be above promote_at
-$JUDGE --weight 0 => weight=0.0
+$JUDGE --set promote_at=1.5 => promote_at=1.5
+$JUDGE --set drop_at=0.99 => drop_at may not be above promote_at
+$JUDGE --set weight=0.0 => weight=0.0
+$JUDGE --set wait=1 => 'wait' is not a setting; did you mean 'weight'
+$JUDGE --set weight=heavy => weight | a number
+diagnose $run/lists --data $SCENES --set samples=0 => samples=0
 $JUDGE --data $SCENES,corrections=none => none does not exist
 
 # audit

@@ -35,7 +35,8 @@ MADE = {
     "--output runs/scan",
     "runs/vsepp": "train vsepp --data flickr8k/:features=flickr8k_regions/ --epochs 1 "
     "--output runs/vsepp",
-    "lists": f"mine {CLIP} --data my-photos/ --output lists/ --texts 100 --images-per-text 20",
+    "lists": f"mine {CLIP} --data my-photos/ --output lists/ --texts-per-image 100 "
+    "--images-per-text 20",
     "generated": "papers write rules my-photos/ --output generated/",
     "my-index": "index runs/mine/tuned my-photos/ --output my-index/",
 }

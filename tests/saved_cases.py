@@ -150,10 +150,10 @@ def outputs(here: Path) -> dict[str, Any]:
 
     asked("evaluate-vse", "evaluate", "vse", "--data", SCENES)
     asked("evaluate-scan", "evaluate", "scan", "--data", REGIONS, "--split", "dev")
-    asked("evaluate-ensemble", "evaluate", "vse", "scan", "--ensemble", "--data", REGIONS)
+    asked("evaluate-ensemble", "evaluate", "vse+scan", "--data", REGIONS)
     first = ("--first", "vse", "--depth", 3, "--full")
     asked("evaluate-first", "evaluate", "scan", "--data", REGIONS, *first)
-    few = ("--texts", 8, "--images-per-text", 4)
+    few = ("--texts-per-image", 8, "--images-per-text", 4)
     manifest = "lists/manifest.json"
     run("mine", "mine", "scan", "--data", REGIONS, "--output", "lists", *few, out=manifest)
     for name in ("texts", "images", "text_scores", "image_scores"):
@@ -185,14 +185,14 @@ def outputs(here: Path) -> dict[str, Any]:
         "test",
         "--output",
         "foils",
-        "--most",
-        1,
+        "--set",
+        "most=1",
     )
     run("write", *written, out="foils/manifest.json")
     foils = (here / "foils" / "foils.jsonl").read_text(encoding="utf-8").splitlines()
     found["write-foils"] = [json.loads(line) for line in foils]
     analysed("true-rate", "true-rate", "foils")
-    analysed("words", "words", "uniter", "--anchors", 6, "--masks", 2, "--refills", 2)
+    analysed("words", "words", "uniter", "--anchors", 6, "--set", "masks=2", "--set", "refills=2")
     return _without_circumstances(found)
 
 

@@ -10,6 +10,7 @@ every seed.
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import shutil
@@ -34,6 +35,7 @@ from transformers import BertConfig, BertModel, CLIPConfig, CLIPModel, PreTraine
 
 import counterfoil as cf
 from counterfoil.cli import main as counterfoil
+from counterfoil.cli import mine
 from counterfoil.core import registry
 from counterfoil.losses.ndgl import distillation_settings
 from counterfoil.negatives.filters import FilterConfig
@@ -259,7 +261,9 @@ def explanation(folder: Path) -> None:
 def examination(folder: Path) -> None:
     """Audit of the data, diagnosis of lists, foils by rule and a test with foils."""
     model = vsepp()
-    mined = ("--texts", "20", "--images-per-text", "5", "--output", "lists")
+    # of a commit before, another name
+    texts = next(o for o in ("--texts-per-image", "--texts") if o in inspect.getsource(mine))
+    mined = (texts, "20", "--images-per-text", "5", "--output", "lists")
     run("mine", model, "--data", SCENES, *mined)
     run("audit", SCENES, "--model", model, "--negatives", "lists", "--output", "audit")
     shutil.copy("audit/audit.json", folder)

@@ -74,6 +74,8 @@ class AuditConfig:
     def __post_init__(self) -> None:
         check_least("near", self.near)
         check_least("alike", self.alike)
+        if self.top < 1:
+            raise ValueError(f"top={self.top}: at least 1 finding of each kind is shown")
 
 
 @final

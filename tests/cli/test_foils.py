@@ -95,12 +95,10 @@ def test_blind_alone_needs_no_pictures(asked, tmp_path):
     source = foil_cases.dump(tmp_path / "pairs.json", rows)
     captions = tmp_path / "captions.txt"
     captions.write_text("a dog in the snow\na dog in the rain\n")
-    plain, page = asked("blind", source, "--blind", captions, "--examples", "3")
+    plain, page = asked("blind", source, "--blind", captions)
     assert plain["lines"][0]["value"] == 100
     assert "the blind model alone" in plain["protocol"]
-    assert page.count('class="card retrieval"') == 3
-    _, page = asked("blind", source, "--blind", captions, "--examples", "0")
-    assert 'class="card retrieval"' not in page
+    assert page.count('class="card retrieval"') == 12
 
 
 def test_a_blind_model_above_chance_marks_the_set(models, asked, tmp_path):

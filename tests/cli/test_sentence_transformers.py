@@ -13,7 +13,7 @@ from counterfoil.data.tokenizers import split_words
 
 DATA = "scenes:images=36"
 FEW = "scenes:images=12"  # a cross-encoder reads every pair
-LISTS = ("--texts", "5", "--images-per-text", "3")
+LISTS = ("--texts-per-image", "5", "--images-per-text", "3")
 SHORT = ("--epochs", "1", "--batch-size", "16")
 
 

@@ -92,7 +92,16 @@ def test_training_in_half_precision(device, used, tmp_path):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_lists(precision, on_cpu, device, used, tmp_path, monkeypatch):
-    words = ("mine", on_cpu / MODEL, "--data", DATA, "--precision", precision, "--texts", 20)
+    words = (
+        "mine",
+        on_cpu / MODEL,
+        "--data",
+        DATA,
+        "--precision",
+        precision,
+        "--texts-per-image",
+        20,
+    )
     run(*words, "--output", tmp_path / "device")
     assert used["aten::mm"] or used["aten::bmm"]
     monkeypatch.undo()

@@ -85,7 +85,7 @@ def both(*words: object) -> list[int]:
 
 
 def mine(model: Path, out: Path) -> tuple[object, ...]:
-    lists = ("--texts", "20", "--images-per-text", "5", "--resume")
+    lists = ("--texts-per-image", "20", "--images-per-text", "5", "--resume")
     return "mine", model, "--data", DATA, "--output", out, *lists
 
 

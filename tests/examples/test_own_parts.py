@@ -36,7 +36,7 @@ def test_an_installed_package_adds_parts(tmp_path):
     card = json.loads((run / "trained" / "model" / "model.json").read_text())
     assert card["model"]["call"] == "own-mean"
     mined = ("mine", run / "trained", "--data", photos, "--output", tmp_path / "lists")
-    ran(*counterfoil, *mined, "--texts", "4", "--images-per-text", "2", path=paths)
+    ran(*counterfoil, *mined, "--texts-per-image", "4", "--images-per-text", "2", path=paths)
     shown = ran(*counterfoil, "evaluate", run / "trained", "--data", photos, path=paths)
     assert "cosine" in shown or "inner product" in shown
     assert ran(*counterfoil, "count", photos, path=paths) == "5.0 captions an image\n"

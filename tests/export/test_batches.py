@@ -205,6 +205,6 @@ def test_on_the_command_line(
     store = save(random_lists(whole.relation, h=60, k=20), whole, tmp_path / "lists")
     asked = ("export", store, "--to", "sentence-transformers", "--data", "scenes:images=26")
     out = tmp_path / "out"
-    assert run(*asked, "--batch", 8, "--epochs", 3, "--output", out) == 0
+    assert run(*asked, "--batch-size", 8, "--epochs", 3, "--output", out) == 0
     assert "batches.jsonl: " in capsys.readouterr().out
     assert len(pairs(out)) == 3 * (len(whole) // 8) * 8

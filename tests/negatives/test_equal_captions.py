@@ -538,7 +538,7 @@ def test_the_command_counts_and_refuses(tmp_path: Path, capsys: pytest.CaptureFi
     np.save(data / "owner.npy", OWNER.numpy())
     (data / "captions.txt").write_text("\n".join(given.texts) + "\n", encoding="utf-8")
     (data / "splits.json").write_text(json.dumps(["train"] * IMAGES))
-    sizes = ("--texts", "4", "--images-per-text", "3")
+    sizes = ("--texts-per-image", "4", "--images-per-text", "3")
 
     def run(name: str, *more: str) -> tuple[int, str]:
         out = str(tmp_path / name)

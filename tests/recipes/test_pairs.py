@@ -224,8 +224,8 @@ def test_open_clip_mines_and_is_indexed(tmp_path):
     folder = vision_cases.clip_folder(tmp_path / "clip", "siglip")
     data, lists, index = "scenes:images=20", tmp_path / "lists", tmp_path / "index"
     assert run("evaluate", folder, "--data", data, "--split", "all") == 0
-    assert run("mine", folder, "--data", data, "--split", "all", "--output", lists, "--texts", 5,
-               "--images-per-text", 2) == 0  # fmt: skip
+    few = ("--texts-per-image", 5, "--images-per-text", 2)
+    assert run("mine", folder, "--data", data, "--split", "all", "--output", lists, *few) == 0
     assert run("index", folder, data, "--output", index) == 0
     assert run("search", index, "a red circle") == 0
 

@@ -23,7 +23,8 @@ pytestmark = [
 KILLS = 10  # of each command
 DATA = "scenes:images=120"
 COMMANDS = {
-    "mine": f"mine MODEL --data {DATA} --texts 20 --images-per-text 5 --resume --output out",
+    "mine": f"mine MODEL --data {DATA} --texts-per-image 20 --images-per-text 5 --resume "
+    "--output out",
     "foils": f"papers write rules {DATA} --output out",
     "index": f"index MODEL {DATA} --output out",
     "evaluate": f"evaluate MODEL --data {DATA} --json out.json",

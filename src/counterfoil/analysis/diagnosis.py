@@ -111,6 +111,8 @@ def diagnose_lists(
     Raises:
         ValueError: the lists are not of this data set, it has no captions, or `alike` out of range.
     """
+    if samples < 1:
+        raise ValueError(f"samples={samples}: at least 1 caption is looked at")
     relation = dataset.relation
     lists = store.lists.checked(relation)
     anchors = _draw_anchors(dataset, samples, seed)
@@ -234,7 +236,7 @@ def diagnosis_tables(diagnosis: Diagnosis) -> tuple[TableBlock, ...]:
     return _rank_table(texts), _rank_table(images, _meanings(images)), _hub_table(diagnosis)
 
 
-def write_diagnosis(diagnosis: Diagnosis, page: Path, *, title: str, examples: int) -> None:
+def write_diagnosis(diagnosis: Diagnosis, page: Path, *, title: str, examples: int = 6) -> None:
     """Write the page: tables, a histogram of the score gaps, and examples."""
     groups = (
         _example_section(diagnosis, side, examples, of_images=side is diagnosis.texts)

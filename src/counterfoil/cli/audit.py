@@ -14,9 +14,10 @@ from counterfoil.cli.options import (
     earlier_corrections,
     open_negatives,
     print_tables,
+    record_settings,
     refuse,
-    refuse_without,
     verb,
+    with_settings,
 )
 from counterfoil.core.console import output
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from counterfoil.model import Model
 
 PAGE_FILE, JSON_FILE = "audit.html", "audit.json"
+SETTINGS = "near", "alike", "top"  # of an `AuditConfig`
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -54,11 +56,7 @@ def audit(
     split: Annotated[
         str, typer.Option(help="Split whose captions models judge, or `all`.")
     ] = "all",
-    near: Annotated[float, typer.Option(help="Cosine similarity of near-duplicate images.")] = 0.97,
-    alike: Annotated[
-        float, typer.Option(help="TF-IDF cosine from which a mined text is suspected to be true.")
-    ] = 0.6,
-    top: Annotated[int, typer.Option(min=1, help="Findings of each kind on the page.")] = 100,
+    settings: Annotated[list[str] | None, record_settings(*SETTINGS)] = None,
 ) -> None:
     """Find suspicious captions, leaked images and false negatives, and review them on a page."""
     from counterfoil.audit import AuditConfig, AuditPage, audit_dataset, render_audit
@@ -70,8 +68,8 @@ def audit(
 
     if not model and not explainer:
         refuse(context, ("split",), "with --model or --explainer")
-    refuse_without(context, "negatives", ("alike",))
-    config = AuditConfig(split, near, alike, top)
+    unread = {} if negatives else {"alike": "with --negatives"}
+    config = with_settings(AuditConfig(split), settings, SETTINGS, **unread)
     ensure_writable_folder(folder / PAGE_FILE)
     for name in (PAGE_FILE, JSON_FILE):
         ensure_absent(folder / name, "a new folder with --output")

@@ -41,7 +41,6 @@ def convert(
     output_folder: Annotated[Path, typer.Option("--output", help="New folder of the shards.")],
     caption_column: CaptionColumn = None,
     image_column: ImageColumn = None,
-    size: Annotated[int, typer.Option(min=1, help="Pictures of a shard.")] = 1000,
 ) -> None:
     """Write a data set with its captions and splits as WebDataset shards."""
     from counterfoil.data.checks import counted
@@ -49,6 +48,6 @@ def convert(
 
     source = data_source(data, caption_column=caption_column, image_column=image_column)
     dataset = source.open()
-    shards = write_webdataset(dataset, output_folder, size=size)
+    shards = write_webdataset(dataset, output_folder)
     pictures = counted(len(dataset), "picture")
     output(f"{output_folder}: {pictures} in {counted(shards, 'shard')}")

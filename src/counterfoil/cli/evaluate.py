@@ -59,9 +59,6 @@ def evaluate(
     caption_column: CaptionColumn = None,
     image_column: ImageColumn = None,
     split: Split = "test",
-    ensemble: Annotated[
-        bool, typer.Option("--ensemble", help="Make one ensemble of all models.")
-    ] = False,
     protocol: Annotated[str, typer.Option(help="whole, flickr-1k, coco-1k, coco-5k.")] = "whole",
     ties: Annotated[
         str, typer.Option(help="Ranks of equal scores: row, optimistic, pessimistic.")
@@ -102,7 +99,7 @@ def evaluate(
 
     settings = protocol_by_name(protocol)
     rule: Tie = parse_literal(Tie, ties, "a tie rule")
-    compared = _compared(model, ensemble=ensemble)
+    compared = _compared(model)
     extended = bool(eccv or cxc or foils)
     _check_options(
         len(compared), first=bool(first), shortlist=depth is not None or full, extended=extended
@@ -147,11 +144,11 @@ def _check_options(models: int, *, first: bool, shortlist: bool, extended: bool)
     if models > 1 and extended:
         raise ValueError(
             "--eccv, --cxc and --foils are measured for one model at a time; name one, or join an "
-            "ensemble with + or --ensemble"
+            "ensemble with +"
         )
 
 
-def _compared(names: Sequence[str], *, ensemble: bool) -> dict[str, list[str]]:
+def _compared(names: Sequence[str]) -> dict[str, list[str]]:
     """Models to compare, by short names; each is a list, of several for an ensemble.
 
     Raises:
@@ -159,9 +156,6 @@ def _compared(names: Sequence[str], *, ensemble: bool) -> dict[str, list[str]]:
     """
     from counterfoil.pipelines.publishing import check_different, ensemble_parts, short_names
 
-    if ensemble:
-        parts = [part for name in names for part in ensemble_parts(name)]
-        return {" + ".join(parts): parts}
     check_different(names, "model")
     return {
         short: ensemble_parts(name) for short, name in zip(short_names(names), names, strict=True)

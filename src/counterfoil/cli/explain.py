@@ -74,9 +74,6 @@ def explain(
             help="Index calibrated with --words: doubts words that others in their place beat."
         ),
     ] = None,
-    alternatives: Annotated[
-        int, typer.Option(min=1, help="Corrections shown of each doubted word.")
-    ] = 3,
     top: Annotated[int, typer.Option(min=1, help="Most suspicious captions to show.")] = 20,
     page: Annotated[
         Path | None, typer.Option("--output", help="HTML page with the images.")
@@ -92,7 +89,7 @@ def explain(
     if image is not None:
         refuse(context, ("split", "top", "resume"), "with --data alone")
     refuse_without(context, "data", ("split",))
-    config = ExplainConfig(threshold, alternatives, _exchanges(index) if index else None)
+    config = ExplainConfig(threshold, exchanges=_exchanges(index) if index else None)
     source = data_source(data) if data else None
     if caption is None and (image is not None or source is None):
         raise ValueError(

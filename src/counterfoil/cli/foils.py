@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode="markdown")
 
-BLIND = "blind"
+BLIND, EXAMPLES = "blind", 12  # items on the page
 MEANINGS = {
     "accuracy": "accuracy: the caption scores above every foil.",
     "pairwise": "pairwise: the caption scores above a foil.",
@@ -65,7 +65,6 @@ def foils(
         typer.Option(help="Captions to train a text-only control: `.txt`, or data (train split)."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of foils, thresholds and intervals.")] = 0,
-    examples: Annotated[int, typer.Option(min=0, help="Worst items on the page.")] = 12,
     page: Annotated[
         Path | None, typer.Option("--output", help="HTML page with the worst items.")
     ] = None,
@@ -78,8 +77,6 @@ def foils(
     from counterfoil.core.io import write_json, write_text
     from counterfoil.evaluation.foils.sets import is_scenes, open_foil_set
 
-    if page is None:
-        refuse(context, ("examples",), "with --output")
     if not is_scenes(foil_set[0]):
         refuse(context, ("split",), "with foils of scenes")
     if model == BLIND and blind is None:
@@ -94,7 +91,7 @@ def foils(
     print_tables(_tables(report), report.protocol)
     output(report.headline())
     if page is not None:
-        write_text(page, _page(report, examples, seed))
+        write_text(page, _page(report, seed))
         output(f"{page}")
     if json is not None:
         write_json(json, {"model": model, "seed": seed, "ties": "wrong", **report.to_dict()})
@@ -208,7 +205,7 @@ def _value_and_interval(line: FoilScore, mark: str = "") -> tuple[str, str]:
     return value, f"{line.interval.low:.1f} to {line.interval.high:.1f}"
 
 
-def _page(report: FoilReport, examples: int, seed: int) -> str:
+def _page(report: FoilReport, seed: int) -> str:
     """The page as HTML: the tables, and cards of the items with the lowest margins."""
     from counterfoil.evaluation.foils.measures import item_margins
     from counterfoil.pipelines.state import current_provenance
@@ -222,7 +219,7 @@ def _page(report: FoilReport, examples: int, seed: int) -> str:
     margins, scores = item_margins(report.foils, report.scores), report.item_scores()
     cards = tuple(
         card
-        for row in margins.argsort(stable=True)[:examples].tolist()
+        for row in margins.argsort(stable=True)[:EXAMPLES].tolist()
         for card in _cards(report.foils, report.foils.items[row], scores[row], float(margins[row]))
     )
     note = f"Lowest margins first; margin: {definition}."

@@ -19,9 +19,10 @@ from counterfoil.cli.options import (
     data_source,
     earlier_corrections,
     open_negatives,
-    refuse_without,
+    record_settings,
     resumable_work,
     verb,
+    with_settings,
 )
 from counterfoil.core.console import output
 
@@ -46,20 +47,21 @@ Propose = Annotated[
         "the model's own vectors, which misses some pairs."
     ),
 ]
-Proposals = Annotated[int, typer.Option(min=1, help="Candidates proposed per kept negative.")]
+
+MINING = "positives", "proposals"  # of a `Mine`
+JUDGING = "promote_at", "drop_at", "weight"  # of a `JudgeConfig`
 
 app = typer.Typer(rich_markup_mode="markdown")
 
 
 @verb(
     app,
-    "counterfoil mine runs/mine/online --data my-photos/ --output lists/ --texts 300 "
+    "counterfoil mine runs/mine/online --data my-photos/ --output lists/ --texts-per-image 300 "
     "--images-per-text 60",
     "counterfoil mine runs/scan/online --data flickr8k/ --output lists/ --filter captions=0.8 "
     "--filter guided=0 --guide runs/vsrn/online --minutes 60 --resume",
 )
 def mine(
-    context: typer.Context,
     model: Annotated[list[str], typer.Argument(help="Model folder, HF name, or `vectors`.")],
     folder: NewFolder,
     data: Data = None,
@@ -69,7 +71,9 @@ def mine(
     texts: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Hardest texts kept for each image; default 1 % of them, 20 to 300."
+            "--texts-per-image",
+            min=1,
+            help="Hardest texts kept for each image; default 1 % of them, 20 to 300.",
         ),
     ] = None,
     hard_images: Annotated[
@@ -83,23 +87,15 @@ def mine(
     filters: Filter = None,
     guide: Guide = None,
     propose: Propose = None,
-    proposals: Proposals = 4,
     precision: Annotated[
         str, typer.Option(help="fp32, or bf16 with fp32 rescoring of candidates.")
     ] = "fp32",
-    positives: Annotated[
-        str,
-        typer.Option(
-            help="text: captions that say the same, but for case, blanks and full stop, are no "
-            "negatives of each other's image; id: they are, as in the papers."
-        ),
-    ] = "text",
+    settings: Annotated[list[str] | None, record_settings(*MINING)] = None,
     device: Device = None,
     resume: Resume = False,
     minutes: Minutes = None,
 ) -> None:
     """Mine the hardest negatives of every image and every caption from a whole split."""
-    refuse_without(context, "propose", ("proposals",))
     from counterfoil.negatives.advice import advise_mining
     from counterfoil.pipelines.stages.mine import mining_request, remove_partial, run_mining
 
@@ -117,10 +113,10 @@ def mine(
         filters=filters or (),
         guides=guide or (),
         proposing=propose or (),
-        proposals=proposals,
         precision=precision,
-        positives=positives,
     )
+    unread = {} if propose else {"proposals": "with --propose"}
+    stage = with_settings(stage, settings, MINING, **unread)
     with resumable_work(folder, "mining", resume=resume, minutes=minutes) as minutes_left:
         store, _ = run_mining(stage, dataset, folder, left=minutes_left)
     remove_partial(folder)
@@ -143,13 +139,7 @@ def judge(
         Path, typer.Option("--output", help="Corrections to write; the file must not exist yet.")
     ],
     data: Data = None,
-    promote_at: Annotated[
-        float, typer.Option(help="Quantile of true pairs from which a pair is an extra positive.")
-    ] = 0.95,
-    drop_at: Annotated[
-        float, typer.Option(help="Quantile from which another pair is no negative.")
-    ] = 0.5,
-    weight: Annotated[float, typer.Option(help="Weight of extra positives in training.")] = 0.5,
+    settings: Annotated[list[str] | None, record_settings(*JUDGING)] = None,
 ) -> None:
     """Find true pairs among mined negatives by a model, as corrections of the data."""
     from counterfoil.core import distributed
@@ -158,7 +148,7 @@ def judge(
     from counterfoil.model import load_model
     from counterfoil.negatives.judging import JudgeConfig, judge_negatives
 
-    config = JudgeConfig(promote_at=promote_at, drop_at=drop_at, weight=weight)
+    config = with_settings(JudgeConfig(), settings, JUDGING)
     ensure_absent(file, "another file with --output")
     ensure_writable_file(file)
     distributed.init()

@@ -73,7 +73,7 @@ def features(
     model: Annotated[
         str | None, typer.Option(help="HF vision model or detector, its folder, or `timm:NAME`.")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Images in a batch.")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images in a batch.")] = 32,
     grid: Annotated[int | None, typer.Option(min=1, help="Average to GRID x GRID cells.")] = None,
     regions: Annotated[
         int | None,
@@ -92,9 +92,9 @@ def features(
     from counterfoil.data.extract import convert_features, extract_features
 
     if model is None:
-        refuse(context, ("batch", "grid", "regions"), "with --model")
+        refuse(context, ("batch_size", "grid", "regions"), "with --model")
     if regions is not None:
-        refuse(context, ("batch", "grid"), "without --regions")
+        refuse(context, ("batch_size", "grid"), "without --regions")
     ensure_writable_folder(folder)
     if model is None:
         table = convert_features(Path(data), folder)
@@ -106,7 +106,7 @@ def features(
             folder,
             grid=grid,
             regions=regions,
-            batch=batch,
+            batch=batch_size,
             device=distributed.device(),
         )
     output(f"{len(table.features):,} images: {folder}")
@@ -149,7 +149,7 @@ def encode(
     "counterfoil export runs/clip/online --to sentence-transformers --output my-clip/",
     "counterfoil export runs/clip/online --to trec --data my-photos/ --output rankings/",
     "counterfoil export lists/ --to sentence-transformers --data my-photos/ --output out/",
-    "counterfoil export lists/ --to sentence-transformers --batch 32 --data scenes --output out/",
+    "counterfoil export lists/ --to tevatron --batch-size 32 --data scenes --output out/",
     "counterfoil export written/ --to trec --data scenes --output out/",
     panel=CONVERSION,
 )
@@ -168,12 +168,12 @@ def export(
         int | None,
         typer.Option(min=1, help="Length of a list, at most; default 8, of rankings 100."),
     ] = None,
-    batch: Annotated[
+    batch_size: Annotated[
         int | None,
         typer.Option(min=2, help="Write pairs in batches of this size, composed of mined lists."),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="With --batch: epochs to write; default 1.")
+        int | None, typer.Option(min=1, help="With --batch-size: epochs to write; default 1.")
     ] = None,
     evaluation: Annotated[
         list[Path] | None,
@@ -194,23 +194,23 @@ def export(
     if negatives_kind(store) is not None:
         if evaluation:
             raise ValueError(f"--evaluation is for the card of a model, and {name} holds negatives")
-        refuse_without(context, "batch", ("most",), alone=True)
-        refuse_without(context, "batch", ("epochs",))
-        check = check_negatives_export if batch is None else check_batches_export
+        refuse_without(context, "batch_size", ("most",), alone=True)
+        refuse_without(context, "batch_size", ("epochs",))
+        check = check_negatives_export if batch_size is None else check_batches_export
         check(store, to, folder)
         dataset = data_source(data).split(split or "train")
-        if batch is None:
+        if batch_size is None:
             lines = export_negatives(store, to, folder, dataset, most=most or MOST)
         else:
-            lines = export_batches(store, to, folder, dataset, batch=batch, epochs=epochs or 1)
+            lines = export_batches(store, to, folder, dataset, batch=batch_size, epochs=epochs or 1)
     elif to == RANKINGS:
-        refuse(context, ("batch", "epochs"), "with mined negatives")
+        refuse(context, ("batch_size", "epochs"), "with mined negatives")
         refuse(context, ("evaluation",), f"with --to {OURS}")
         lines = _export_rankings(name, folder, data, split or "test", most)
     else:
         refuse(
             context,
-            ("data", "split", "most", "batch", "epochs"),
+            ("data", "split", "most", "batch_size", "epochs"),
             f"with negatives or --to {RANKINGS}, and {name} holds none that `counterfoil mine` or "
             "`counterfoil papers write` made",
         )

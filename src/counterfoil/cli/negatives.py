@@ -11,15 +11,20 @@ from counterfoil.cli.options import (
     Data,
     NewFolder,
     Numbers,
+    Seed,
     Split,
     check_new_files,
     check_new_folder,
     data_source,
     open_negatives,
     print_tables,
+    record_settings,
     verb,
+    with_settings,
 )
 from counterfoil.core.console import output
+
+SETTINGS = "samples", "alike"  # of `diagnose_lists`
 
 diagnose_app = typer.Typer(rich_markup_mode="markdown")
 app = typer.Typer(
@@ -32,7 +37,7 @@ app = typer.Typer(
 @verb(
     diagnose_app,
     "counterfoil diagnose lists/ --model runs/mine/online --data my-photos/",
-    "counterfoil diagnose lists/ --data flickr8k/ --alike 0.7 --json diagnosis.json",
+    "counterfoil diagnose lists/ --data flickr8k/ --set alike=0.7 --json diagnosis.json",
 )
 def diagnose(
     store: Annotated[Path, typer.Argument(help="Folder of mined negatives.")],
@@ -41,14 +46,8 @@ def diagnose(
         list[str] | None,
         typer.Option(help="Model whose scores to compare; several are an ensemble."),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Anchor captions to inspect.")] = 500,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw of anchors.")] = 0,
-    alike: Annotated[
-        float, typer.Option(help="TF-IDF cosine from which a text is suspected to be true.")
-    ] = 0.6,
-    examples: Annotated[
-        int, typer.Option(min=0, help="Anchors of each direction on the page.")
-    ] = 6,
+    seed: Seed = 0,
+    settings: Annotated[list[str] | None, record_settings(*SETTINGS)] = None,
     page: Annotated[
         Path, typer.Option("--output", help="HTML page of examples, with the images.")
     ] = Path("diagnosis.html"),
@@ -57,6 +56,7 @@ def diagnose(
     """Report hardness, hubness and estimated false-negative rate of mined negatives."""
     from counterfoil.analysis.diagnosis import diagnose_lists, diagnosis_tables, write_diagnosis
     from counterfoil.core import distributed
+    from counterfoil.core.config import config
     from counterfoil.core.io import write_json
     from counterfoil.model import load_model
 
@@ -64,10 +64,11 @@ def diagnose(
     distributed.init()
     negatives, dataset = open_negatives(store, data_source(data))
     models = [load_model(name) for name in model or ()]
-    diagnosis = diagnose_lists(negatives, dataset, models, samples=samples, seed=seed, alike=alike)
+    call = config(diagnose_lists, store=negatives, dataset=dataset, models=models, seed=seed)
+    diagnosis = with_settings(call, settings, SETTINGS).build()
     if distributed.rank() == 0:
         print_tables(diagnosis_tables(diagnosis))
-        write_diagnosis(diagnosis, page, title=str(store), examples=examples)
+        write_diagnosis(diagnosis, page, title=str(store))
         if json is not None:
             names = {"store": str(store), "models": model or []}
             write_json(json, {**names, **diagnosis.to_dict()})

@@ -8,6 +8,7 @@ import gc
 import inspect
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from counterfoil.report.page import TableBlock
 
 Command = TypeVar("Command", bound=Callable[..., None])
+Record = TypeVar("Record")
 
 # Panels of ``counterfoil --help``, in the order in which `counterfoil.cli` adds the verbs.
 RECIPES, CONVERSION, RESEARCH = "Recipes", "Models and features", "Research"
@@ -150,6 +152,40 @@ def open_negatives(folder: Path, source: DataSource) -> tuple[NegativeStore, Ima
     dataset = source.split(MINED.read_manifest(folder).split)
     relation = dataset.relation
     return NegativeStore.open(folder, fingerprint=dataset.fingerprint, relation=relation), dataset
+
+
+def record_settings(*keys: str) -> Any:
+    """The option ``--set`` of a verb with a record of settings, whose keys its help names."""
+    return typer.Option(
+        "--set", help=f"Change a setting, as {keys[0]}=…; repeatable: {', '.join(keys)}."
+    )
+
+
+def with_settings(
+    record: Record, settings: Sequence[str] | None, keys: Sequence[str], **unread: str
+) -> Record:
+    """A record, or a recorded call, with settings of a command line, ``key=value``.
+
+    Args:
+        record: with the defaults.
+        settings: of ``--set``.
+        keys: that may be set.
+        unread: keys that have no effect here, and when they do, as "with --guide".
+
+    Raises:
+        ValueError: no such key, one without effect, or a value of another type.
+    """
+    from counterfoil.core.config import unknown_name
+    from counterfoil.pipelines.overrides import changed_settings
+
+    for setting in settings or ():
+        key = setting.partition("=")[0].strip()
+        if "=" in setting and key not in keys:
+            raise ValueError(f"{setting!r}: {unknown_name(key, [*keys], 'a setting')}")
+        if key in unread:
+            raise ValueError(f"--set {key}=… is read only {unread[key]}; leave it out")
+        record = changed_settings(record, setting)
+    return record
 
 
 def data_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -489,7 +525,12 @@ def _instead(unknown: str, context: Any) -> str:
 
     if (key := unknown.lstrip("-")) in KEYS:
         return f"it is said with the data, as in my-photos/:{key}=VALUE"
-    options = (option for each in context.command.get_params(context) for option in each.opts)
+    parameters = context.command.get_params(context)
+    key = key.replace("-", "_")
+    told = next((each.help for each in parameters if "--set" in each.opts), "")
+    if re.search(rf"\b{re.escape(key)}\b", told.partition(":")[2]):  # see `record_settings`
+        return f"it is a setting: --set {key}=VALUE"
+    options = (option for each in parameters for option in each.opts)
     known = sorted(option for option in options if option.startswith("--") and option != "--help")
     near = difflib.get_close_matches(unknown, known, 1, cutoff=0.7)
     return f"did you mean {near[0]}?" if near else f"{context.info_name} has {', '.join(known)}"

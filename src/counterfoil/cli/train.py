@@ -96,7 +96,7 @@ Guide = Annotated[
     str | None,
     typer.Option(
         help="Trained model that judges every batch: negatives that it scores above the true pair "
-        "are left out."
+        "are left out, with `--set *.mask.margin=M` from M below it."
     ),
 ]
 Negatives = Annotated[
@@ -105,9 +105,6 @@ Negatives = Annotated[
         help="Mined lists of the training split: a folder of `counterfoil mine`, or one with AOQ's "
         "files. A second training reads them, and the better one on dev is copied to `best/`."
     ),
-]
-GuideMargin = Annotated[
-    float, typer.Option(help="Leave out those above the true pair's score less this, too.")
 ]
 BatchSize = Annotated[
     str | None,
@@ -157,7 +154,6 @@ def train(
     teacher: Teacher = None,
     negatives: Negatives = None,
     guide: Guide = None,
-    guide_margin: GuideMargin = 0.0,
     other: Other = None,
     distill: Distill = None,
     remedies: Remedies = False,
@@ -183,7 +179,6 @@ def train(
     from counterfoil.recipes import clip
 
     refuse_without(context, "model", ("tune", "written"))
-    refuse_without(context, "guide", ("guide_margin",))
     source = data_source(data, caption_column=caption_column, image_column=image_column)
     dataset = source.open()
     dataset.check_captions("to train on")
@@ -196,7 +191,6 @@ def train(
         teachers=teacher or (),
         other=other,
         guide=guide,
-        guide_margin=guide_margin,
         negatives=negatives,
         distill=distill,
         remedies=remedies,

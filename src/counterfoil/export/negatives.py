@@ -636,8 +636,8 @@ def check_batches_export(store: Path, to: str, folder: Path) -> None:
     if to not in (forms := [*BATCH_ROWS, "webdataset"]) or negatives_kind(store) != "mined":
         raise ValueError(
             f"batches are composed from mined negatives, for {', '.join(forms)}; {store} holds "
-            f"{negatives_kind(store)} ones, and the format is {to}: leave --batch out, or change "
-            "the two"
+            f"{negatives_kind(store)} ones, and the format is {to}: leave --batch-size out, or "
+            "change the two"
         )
 
 

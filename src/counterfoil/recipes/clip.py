@@ -153,7 +153,6 @@ def train_recipe(
     teachers: Sequence[str],
     other: str | None = None,
     guide: str | None = None,
-    guide_margin: float = 0.0,
     negatives: Path | None = None,
     distill: float | None = None,
     remedies: bool = False,
@@ -173,7 +172,6 @@ def train_recipe(
         teachers: saved models or names of teachers.
         other: another data set to measure forgetting on.
         guide: saved model or name of the guide that leaves out likely false negatives.
-        guide_margin: of its `GuideMask`.
         negatives: folder of mined lists of the training split, see `with_lists`.
         distill: weight of distillation towards the original, see `with_distillation`.
         remedies: compare the remedies against forgetting, see `with_remedies`.
@@ -214,7 +212,7 @@ def train_recipe(
             name, tuned, teachers=teachers, pictures=pictures, lengths=lengths
         )
     recipe = with_lists(recipe, negatives) if negatives else recipe
-    recipe = with_guide(recipe, guide, guide_margin) if guide else recipe
+    recipe = with_guide(recipe, guide) if guide else recipe
     if remedies:
         weight = DISTILL if distill is None else distill
         recipe = with_remedies(recipe, original, weight, interpolated=way != "frozen")
@@ -354,17 +352,17 @@ def _second_round(first: Train, lists: str) -> Train:
     return second if loss and loss.make is HardestTripletLoss else replace(second, start=first.name)
 
 
-def with_guide(recipe: Recipe, model: str, margin: float) -> Recipe:
+def with_guide(recipe: Recipe, model: str) -> Recipe:
     """A recipe whose trainings leave out negatives that a model takes for true pairs.
 
-    The margin is in units of the scores of the model in training.
+    The margin of its mask, 0, is in units of the scores of the model in training.
     """
     if guided := [s.name for s in recipe.stages if isinstance(s, Train) and s.guide]:
         raise ValueError(
             f"{recipe.name!r} has teachers of its own, so --guide cannot be given; pass "
-            f"--set {guided[0]}.mask.margin={margin} for these to leave negatives out"
+            f"--set {guided[0]}.mask.margin=0.0 for these to leave negatives out"
         )
-    mask = GuideMask(margin=margin)
+    mask = GuideMask(margin=0.0)
     targets = ComputeTargets(name="guide", models=(model,))
     recipe = replace(recipe, stages=(targets, *recipe.stages))
     return recipe.with_changed(Train, lambda stage: replace(stage, guide=targets.name, mask=mask))

@@ -36,7 +36,7 @@ def stores(uniters, tmp_path_factory) -> Path:
     data = (REGIONS, "--split", "test")
     assert (
         recipes_cases.run(
-            "papers", "write", "rules", *data, "--most", "2", "--output", root / "rules"
+            "papers", "write", "rules", *data, "--set", "most=2", "--output", root / "rules"
         )
         == 0
     )

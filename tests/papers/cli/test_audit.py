@@ -111,7 +111,7 @@ def test_every_find_can_be_decided_on(tmp_path, audited):
 def test_models_rank_captions_explain_words_and_judge_negatives(models, audited, tmp_path):
     plain, page, _ = audited(
         SCENES, "--model", models / "run/online", "--explainer", models / "run/online",
-        "--negatives", models / "run/lists", "--top", "5",
+        "--negatives", models / "run/lists", "--set", "top=5",
     )  # fmt: skip
     worst = plain["found"]["suspicious"]
     assert worst["shown"] == len(worst["finds"]) == 5 <= worst["found"]
@@ -130,7 +130,7 @@ def test_models_rank_captions_explain_words_and_judge_negatives(models, audited,
 
 
 def test_negatives_are_judged_by_words_alone_without_a_model(models, audited):
-    plain, _, _ = audited(SCENES, "--negatives", models / "run/lists", "--alike", "0.5")
+    plain, _, _ = audited(SCENES, "--negatives", models / "run/lists", "--set", "alike=0.5")
     items = [item for items in of(plain, "false-negatives") for item in items]
     assert items
     assert all(item["measure"] is None for item in items)

@@ -58,15 +58,13 @@ def test_one_caption(words, explained):
         cases.SCENES,
         "--threshold",
         0.45,
-        "--alternatives",
-        2,
     )
     assert plain["caption"] == caption
     assert plain["image"] == cases.IMAGE
     doubted = [word for word in plain["words"] if word["doubt"] >= 0.45]
     assert doubted
     for word in plain["words"]:
-        assert len(word["corrections"]) == (2 if word in doubted else 0)
+        assert len(word["corrections"]) == (3 if word in doubted else 0)
         shown = f"{100 * word['doubt']:.0f} %"
         assert (f"{word['text']} [{shown}]" in told) == (word in doubted)
         assert f" {word['text']} {shown}" in told

@@ -129,7 +129,16 @@ def test_scene_graphs_of_a_database_are_the_phrases_of_tags(printed, tmp_path):
     model = reader(tmp_path / "model")
     printed(
         *("papers", "write", "tags", model, f"{data}:features={tmp_path / 'regions'}"),
-        *("--phrases", data, "--masks", 3, "--refills", 3, "--output", tmp_path / "written"),
+        *(
+            "--phrases",
+            data,
+            "--set",
+            "masks=3",
+            "--set",
+            "refills=3",
+            "--output",
+            tmp_path / "written",
+        ),
     )
     train = load_dataset(data, features=tmp_path / "regions").split("train")
     inputs = GeneratorInputs(processor=load_model(model).process(train), parser=str(data))

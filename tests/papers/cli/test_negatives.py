@@ -47,7 +47,7 @@ def test_lists_go_to_aoqs_files_and_come_back(models, negatives, tmp_path):
 
 
 def test_exported_lists_are_cut_and_named_as_asked(models, negatives, tmp_path):
-    asked = ("--texts", "7", "--images-per-text", "3", "--name", "f30k")
+    asked = ("--texts-per-image", "7", "--images-per-text", "3", "--name", "f30k")
     negatives("export-lists", models / "run/lists", "--output", tmp_path, *asked)
     lists = opened(models / "run/lists").lists
     assert np.array_equal(np.load(tmp_path / "i2t_f30k.npy"), lists.texts[:, :7])
@@ -96,7 +96,7 @@ def test_lists_are_judged_and_mined_again_without_the_pairs(models, printed, cap
     assert len(data.extra_positives.image) == len(promoted)
     assert len(data.ambiguous.image) == len(corrections) - len(promoted)
     again = tmp_path / "lists"
-    words = ("--texts", 20, "--images-per-text", 5, "--output", again)
+    words = ("--texts-per-image", 20, "--images-per-text", 5, "--output", again)
     corrected = f"{SCENES},corrections={file}"
     printed("mine", models / "run/online", "--data", corrected, *words)
     left = NegativeStore.open(again, fingerprint=data.fingerprint).lists
@@ -114,7 +114,7 @@ def test_earlier_corrections_are_written_again_and_honoured(models, printed, tmp
     first.write_text(json.dumps(earlier) + "\n")
     lists = tmp_path / "lists"
     common = ("--data", f"{SCENES},corrections={first}")
-    short = ("--texts", 5, "--images-per-text", 2)
+    short = ("--texts-per-image", 5, "--images-per-text", 2)
     printed("mine", models / "run/online", *common, *short, "--output", lists)
     asked = (models / "run/online", "--negatives", lists, *common, "--output", second)
     assert "with 1 earlier corrections" in printed("judge", *asked)
@@ -192,12 +192,12 @@ def test_another_models_scores_are_computed(models, told):
 
 
 def test_without_a_model_scores_are_not_compared(models, told):
-    shown, plain, page = told(models / "run/lists", "--samples", "30", "--examples", "2")
+    shown, plain, page = told(models / "run/lists", "--set", "samples=30")
     assert "no model, so no score of a true pair" in shown
     assert "30 captions" in shown
     assert "median gap" not in shown
     assert "above positive" not in plain["wrong texts of images"]["estimates"]
-    assert page.count('class="card retrieval"') == 4
+    assert page.count('class="card retrieval"') == 12
     assert not re.search(r"\bnan\b", page)
 
 
@@ -205,7 +205,7 @@ def test_lists_without_scores_pictures_or_captions(told, tmp_path, capsys):
     """Ready-made vectors: nothing to read and nothing to see."""
     np.save(tmp_path / "images.npy", random_array(6, 8))
     np.save(tmp_path / "texts.npy", random_array(12, 8))
-    lists = ("--texts", "4", "--images-per-text", "2")
+    lists = ("--texts-per-image", "4", "--images-per-text", "2")
     where = ("--split", "all", "--output", tmp_path / "lists")
     assert run("mine", "vectors", "--data", tmp_path, *where, *lists) == 0
     _, plain, page = told(tmp_path / "lists", "--model", "vectors", data=tmp_path)
@@ -224,7 +224,7 @@ def test_captions_are_escaped(models, told, tmp_path):
     ]
     write_karpathy(tmp_path / "photos", images)
     recipes_cases.pixel_model(tmp_path / "model")
-    out = ("--data", tmp_path / "photos", "--output", tmp_path / "lists", "--texts", "4")
+    out = ("--data", tmp_path / "photos", "--output", tmp_path / "lists", "--texts-per-image", "4")
     assert run("mine", tmp_path / "model", *out, "--images-per-text", "2") == 0
     shown, _, page = told(tmp_path / "lists", data=tmp_path / "photos")
     assert "<b>[red]dog" not in page

@@ -65,7 +65,7 @@ def test_evaluate_vectors(printed, tmp_path):
 def test_evaluate_an_ensemble(models, printed, tmp_path):
     pair = (models / "run/online", models / "run/adaptive")
     shown = printed(
-        "evaluate", *pair, "--ensemble", "--data", SCENES, "--json", tmp_path / "e.json"
+        "evaluate", "+".join(map(str, pair)), "--data", SCENES, "--json", tmp_path / "e.json"
     )
     assert "ensemble of 2 by mean score" in shown
     twice = f"{pair[0]}+{pair[0]}"
@@ -132,7 +132,7 @@ def test_evaluate_another_split(models, printed):
 
 def test_mine(models, printed, tmp_path):
     model, out = models / "run/online", tmp_path / "lists"
-    lists = ("--output", out, "--texts", "7", "--images-per-text", "3")
+    lists = ("--output", out, "--texts-per-image", "7", "--images-per-text", "3")
     shown = printed("mine", model, "--data", SCENES, *lists)
     assert "7 texts of each of 24 images and 3 images of each of 120 texts, scenes train" in shown
     dataset = load_dataset(SCENES).split("train")
@@ -245,11 +245,11 @@ def test_features(printed, tmp_path):
         image_processor_type="ViTImageProcessor",
     )
     args = ("features", "scenes:images=12", tmp_path / "feat", "--model", tmp_path / "vit")
-    assert "12 images" in printed(*args, "--batch", "5")
+    assert "12 images" in printed(*args, "--batch-size", "5")
     table = open_features(tmp_path / "feat")
     assert table.features.values.shape == (12, 4, 16)
     before = snapshot(tmp_path)
-    printed(*args, "--batch", "5")
+    printed(*args, "--batch-size", "5")
     assert snapshot(tmp_path) == before
     small = ("--set", "*.model.image.width=8", "--set", "*.model.text.width=8")
     quick = ("--set", "online.epochs=1", "--set", "online.processor.min_count=1")

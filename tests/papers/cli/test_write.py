@@ -27,7 +27,9 @@ SCENES = "scenes:images=36"
 
 
 def test_what_is_written_is_what_is_said(printed, tmp_path):
-    shown = printed("papers", "write", "rules", SCENES, "--output", tmp_path / "w", "--most", 2)
+    shown = printed(
+        "papers", "write", "rules", SCENES, "--output", tmp_path / "w", "--set", "most=2"
+    )
     train = load_dataset(SCENES).split("train")
     store = GeneratedStore.open(tmp_path / "w", fingerprint=train.fingerprint)
     foils = list(store.foils())
@@ -35,7 +37,7 @@ def test_what_is_written_is_what_is_said(printed, tmp_path):
     assert all(f"{count:,} {kind}" in shown for kind, count in store.manifest.counts.items())
     assert store.manifest.split == "train"
     assert store.manifest.settings["most"] == 2
-    printed("papers", "write", "rules", SCENES, "--output", tmp_path / "again", "--most", 2)
+    printed("papers", "write", "rules", SCENES, "--output", tmp_path / "again", "--set", "most=2")
     first, again = (tmp_path / name / "foils.jsonl" for name in ("w", "again"))
     assert first.read_bytes() == again.read_bytes()
 
@@ -77,7 +79,7 @@ def model(tmp_path_factory):
     return reader(tmp_path_factory.mktemp("reader") / "model")
 
 
-FEW = ("--masks", 2, "--refills", 2, "--keep", 2)
+FEW = ("--set", "masks=2", "--set", "refills=2", "--set", "keep=2")
 
 
 def tags(model, out, *more):
@@ -100,7 +102,7 @@ def test_a_model_writes_what_is_said(printed, model, tmp_path):
 
 def test_filters_are_named(printed, model, tmp_path):
     more = ("--split", "dev", "--rule", "captions", "--rule", "lemmas", "--guide", model)
-    printed(*tags(model, tmp_path / "w", *more, "--slack", 0.01, "--singles", "only"))
+    printed(*tags(model, tmp_path / "w", *more, "--set", "slack=0.01", "--set", "singles=only"))
     settings = json.loads((tmp_path / "w" / "manifest.json").read_text())["settings"]
     assert settings["rules"] == ["captions", "lemmas"]
     assert settings["guide_checkpoint"] == settings["checkpoint"]
@@ -115,9 +117,9 @@ def test_filters_are_named(printed, model, tmp_path):
 def test_an_encoder_is_asked_too(printed, model, tmp_path):
     pytest.importorskip("sentence_transformers")
     folder = sentence_cases.encoder(tmp_path / "encoder", ["a", "red", "circle", "square", "and"])
-    some = ("--split", "dev", "--masks", 3, "--refills", 3)
+    some = ("--split", "dev", "--set", "masks=3", "--set", "refills=3")
     printed(*tags(model, tmp_path / "all", *some))
-    printed(*tags(model, tmp_path / "none", *some, "--encoder", folder, "--slack", 3))
+    printed(*tags(model, tmp_path / "none", *some, "--encoder", folder, "--set", "slack=3"))
     printed(*tags(model, tmp_path / "few", *some, "--encoder", folder))
     settings = json.loads((tmp_path / "few" / "manifest.json").read_text())["settings"]
     assert settings["encoder"] == folder

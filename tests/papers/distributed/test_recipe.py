@@ -39,7 +39,7 @@ def test_two_processes_finish_what_one_would(tmp_path):
 def again(folder: Path, other: Path) -> None:
     """Mining and evaluating the same models in one process gives the same lists and ranks."""
     with contextlib.redirect_stdout(io.StringIO()):
-        lists = ("--texts", "20", "--images-per-text", "5")
+        lists = ("--texts-per-image", "20", "--images-per-text", "5")
         assert run("mine", folder / "online", "--data", DATA, "--output", other, *lists) == 0
     for name in ("texts.npy", "images.npy", "text_scores.npy", "image_scores.npy"):
         assert (other / name).read_bytes() == (folder / "lists" / name).read_bytes()

@@ -182,7 +182,7 @@ def test_every_caption_has_something_to_draw():
 
 def test_the_command_line_writes_a_store(tmp_path, capsys):
     command = ["papers", "graph", "--data", "scenes:images=30", "--output", tmp_path / "lists"]
-    assert run(*command, "--texts", 6, "--images-per-text", 4, "--seed", 3) == 0
+    assert run(*command, "--texts-per-image", 6, "--images-per-text", 4, "--seed", 3) == 0
     assert "6 texts of each of" in capsys.readouterr().out
     store = NegativeStore.open(tmp_path / "lists", fingerprint=SCENES.fingerprint)
     expected = graph_negatives(SCENES, texts_per_image=6, images_per_text=4, seed=3)

@@ -56,7 +56,7 @@ def slow(monkeypatch):
 
 
 def mine(model: Path, out: Path, *more: object) -> int:
-    lists = ("--texts", "20", "--images-per-text", "5")
+    lists = ("--texts-per-image", "20", "--images-per-text", "5")
     return run("mine", model, "--data", DATA, "--output", out, *lists, *more)
 
 
@@ -107,7 +107,7 @@ def test_out_of_time_and_gone_on_with(model, whole, tmp_path, slow, capsys):
 def test_other_lists_are_not_gone_on_with(model, tmp_path, slow, capsys):
     out = tmp_path / "lists"
     assert mine(model, out, "--minutes", "0.01") == 3
-    assert mine(model, out, "--resume", "--texts", "19") == 2
+    assert mine(model, out, "--resume", "--texts-per-image", "19") == 2
     assert "texts of an image is 20 there and 19 here; continue with" in said(capsys)
     assert mine(model, out, "--resume", "--filter", "skip=1") == 2
     shown = said(capsys)
@@ -174,7 +174,7 @@ def test_filters_of_the_command(model, tmp_path, capsys):
 
 def test_one_model_proposes_and_another_looks_closer(model, whole, tmp_path, capsys):
     """A model that looks at what it has proposed itself lists what it would have listed."""
-    assert mine(model, tmp_path / "a", "--propose", model, "--proposals", "2") == 0
+    assert mine(model, tmp_path / "a", "--propose", model, "--set", "proposals=2") == 0
     for name, expected in zip(FILES[2:], whole[2:], strict=True):
         scores = np.load(tmp_path / "a" / name), np.load(io.BytesIO(expected))
         np.testing.assert_allclose(*scores, rtol=1e-3)  # rounded to float16
@@ -213,7 +213,7 @@ def test_own_vectors_propose_no_pair_that_filters_leave_out(model, tmp_path):
     pytest.importorskip("faiss")
     filters = ("--filter", "captions=0.6")
     assert mine(model, tmp_path / "a", *filters) == 0
-    assert mine(model, tmp_path / "b", *filters, "--propose", "ivf", "--proposals", "40") == 0
+    assert mine(model, tmp_path / "b", *filters, "--propose", "ivf", "--set", "proposals=40") == 0
     for name in FILES[2:]:
         scores = np.load(tmp_path / "a" / name), np.load(tmp_path / "b" / name)
         np.testing.assert_allclose(*scores, rtol=1e-3)  # rounded to float16

@@ -19,7 +19,16 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="limits of files are tho
     "words",
     [
         ("run", "online", "--smoke", "--data", "scenes:images=60"),
-        ("mine", "MODEL", "--data", "scenes:images=200", "--split", "all", "--texts", "500"),
+        (
+            "mine",
+            "MODEL",
+            "--data",
+            "scenes:images=200",
+            "--split",
+            "all",
+            "--texts-per-image",
+            "500",
+        ),
     ],
     ids=["run", "mine"],
 )

@@ -24,13 +24,16 @@ app = typer.Typer()
 
 @verb(
     app,
-    "counterfoil papers graph --data scenes --output lists/ --texts 100",
+    "counterfoil papers graph --data scenes --output lists/ --texts-per-image 100",
 )
 def graph(
     folder: NewFolder,
     data: Data = None,
     split: Split = "train",
-    texts: Annotated[int, typer.Option(min=1, help="Texts listed for each image, at most.")] = 100,
+    texts: Annotated[
+        int,
+        typer.Option("--texts-per-image", min=1, help="Texts listed for each image, at most."),
+    ] = 100,
     hard_images: Annotated[
         int, typer.Option("--images-per-text", min=1, help="Images listed for each text, at most.")
     ] = 20,

@@ -53,7 +53,10 @@ def export_lists(
     name: Annotated[
         str | None, typer.Option(help="NAME of the files; default the name of the data.")
     ] = None,
-    texts: Annotated[int, typer.Option(min=1, help="Hardest texts of an image, at most.")] = 2000,
+    texts: Annotated[
+        int,
+        typer.Option("--texts-per-image", min=1, help="Hardest texts of an image, at most."),
+    ] = 2000,
     hard_images: Annotated[
         int, typer.Option("--images-per-text", min=1, help="Hardest images of a text, at most.")
     ] = 400,

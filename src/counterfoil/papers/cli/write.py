@@ -18,16 +18,15 @@ from counterfoil.cli.options import (
     check_new_folder,
     data_source,
     phrase_parser,
-    refuse,
-    refuse_without,
+    record_settings,
     resumable_work,
     verb,
+    with_settings,
 )
 from counterfoil.core.console import output
 
 if TYPE_CHECKING:
     from counterfoil.papers.tags.inputs import Rule
-    from counterfoil.papers.tags.inputs import Singles as SinglesMode
 
 Rules = Annotated[
     list[str] | None,
@@ -43,11 +42,11 @@ Guide = Annotated[
 Encoder = Annotated[
     str | None, typer.Option(help="Sentence encoder that removes captions of the same meaning.")
 ]
-Singles = Annotated[
-    str, typer.Option(help="Mask single words: `without phrases`, `always`, or `only`.")
-]
 
 NO_RULE = "none"
+BY_RULE = "most", "frequency", "synonyms"  # of a `RuleConfig`
+# of the stage `Generate`
+BY_MODEL = "masks", "refills", "keep", "temperature", "share", "singles", "slack"
 
 app = typer.Typer(
     name="write",
@@ -60,10 +59,9 @@ app = typer.Typer(
     app,
     "counterfoil papers write rules scenes --output written/",
     "counterfoil papers write rules flickr8k/ --output written/ --kind noun --kind relation "
-    "--most 10",
+    "--set most=10",
 )
 def rules(
-    context: typer.Context,
     data: DataName,
     folder: NewFolder,
     split: Split = "train",
@@ -71,30 +69,17 @@ def rules(
         list[str] | None,
         typer.Option(help="noun, numeral or relation; repeatable; default all."),
     ] = None,
-    most: Annotated[int, typer.Option(min=1, help="Foils of a kind and caption, at most.")] = 5,
-    frequency: Annotated[
-        int | None,
-        typer.Option(min=1, help="Least number of training captions that a new noun occurs in."),
-    ] = None,
-    synonyms: Annotated[
-        str, typer.Option(help="Synonyms to avoid: from `list`, or `wordnet`, which needs nltk.")
-    ] = "list",
     seed: Seed = 0,
+    settings: Annotated[list[str] | None, record_settings(*BY_RULE)] = None,
 ) -> None:
     """Change a noun, a number or a relation of every caption."""
-    if kind and "noun" not in kind:
-        refuse(context, ("frequency", "synonyms"), "where nouns are changed, with --kind noun")
     from counterfoil.negatives.generated import ROWS
     from counterfoil.papers.tags.stage import RuleConfig, describe_generation, rewrite_captions
 
-    config = RuleConfig(
-        split=split,
-        kinds=tuple(kind or ()),
-        most=most,
-        frequency=frequency,
-        synonyms=synonyms,
-        seed=seed,
-    )
+    when = "where nouns are changed, with --kind noun"
+    unread = {"frequency": when, "synonyms": when} if kind and "noun" not in kind else {}
+    config = RuleConfig(split=split, kinds=tuple(kind or ()), seed=seed)
+    config = with_settings(config, settings, BY_RULE, **unread)
     check_new_folder(folder)
     source = data_source(data)
     dataset = source.split(split)
@@ -112,7 +97,6 @@ def rules(
     "--phrases txt_db/ --output written/",
 )
 def tags(
-    context: typer.Context,
     model: Annotated[
         str, typer.Argument(help="Folder of a model with a masked language model: UNITER, ….")
     ],
@@ -120,26 +104,15 @@ def tags(
     folder: NewFolder,
     split: Split = "train",
     phrases: Phrases = "rules",
-    masks: Annotated[int, typer.Option(min=1, help="Maskings of each caption (K).")] = 20,
-    refills: Annotated[int, typer.Option(min=1, help="Refills of each masking (L).")] = 20,
-    keep: Annotated[
-        int, typer.Option(min=1, help="Hardest foils to keep of each caption (m).")
-    ] = 10,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature of words.")] = 1.5,
-    singles: Singles = "without phrases",
     rule: Rules = None,
     guide: Guide = None,
     encoder: Encoder = None,
-    slack: Annotated[
-        float, typer.Option(help="Score below the original's that still counts as true.")
-    ] = 0.0,
     seed: Seed = 0,
+    settings: Annotated[list[str] | None, record_settings(*BY_MODEL)] = None,
     resume: Resume = False,
     minutes: Minutes = None,
 ) -> None:
     """Change phrases of every caption with a model that sees the image (TAGS)."""
-    if encoder is None:
-        refuse_without(context, "guide", ("slack",))
     from counterfoil.negatives.generated import ROWS
     from counterfoil.papers.tags.stage import Generate, describe_generation, generate_captions
 
@@ -149,17 +122,13 @@ def tags(
         using=model,
         split=split,
         parser=phrase_parser(phrases),
-        masks=masks,
-        refills=refills,
-        keep=keep,
-        temperature=temperature,
-        singles=cast("SinglesMode", singles),  # the stage checks both
         rules=cast("tuple[Rule, ...]", () if tuple(rules) == (NO_RULE,) else tuple(rules)),
         guide=guide,
         encoder=encoder,
-        slack=slack,
         seed=seed,
     )
+    unread = {} if guide or encoder else {"slack": "with --guide or --encoder"}
+    stage = with_settings(stage, settings, BY_MODEL, **unread)
     with resumable_work(folder, "writing", resume=resume, minutes=minutes) as minutes_left:
         dataset = data_source(data).split(split)
         store = generate_captions(stage, dataset, folder, left=minutes_left)

@@ -164,9 +164,7 @@ def mining_request(
     filters: Sequence[str] = (),
     guides: Sequence[str] = (),
     proposing: Sequence[str] = (),
-    proposals: int = 4,
     precision: str = "fp32",
-    positives: str = "text",
 ) -> Mine:
     """Build the stage for a command line, whose filters are ``key=value`` of a `FilterConfig`."""
     plan = FilterConfig()
@@ -181,9 +179,7 @@ def mining_request(
         filters=plan,
         guides=tuple(guides),
         proposing=tuple(proposing),
-        proposals=proposals,
         precision=cast(Precision, precision),  # the stage checks it
-        positives=cast(Positives, positives),
     )
 
 

@@ -102,7 +102,18 @@ def test_on_scenes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, foils = pixel_model(tmp_path / "model"), tmp_path / "foils"
     data = "scenes:images=36"
     assert (
-        run("papers", "write", "rules", data, "--split", "test", "--output", foils, "--most", 2)
+        run(
+            "papers",
+            "write",
+            "rules",
+            data,
+            "--split",
+            "test",
+            "--output",
+            foils,
+            "--set",
+            "most=2",
+        )
         == 0
     )
     plain = []
@@ -130,7 +141,10 @@ def test_foils_of_another_split_are_refused(
     model, foils = pixel_model(tmp_path / "model"), tmp_path / "foils"
     data = "scenes:images=36"
     assert (
-        run("papers", "write", "rules", data, "--split", "dev", "--output", foils, "--most", 1) == 0
+        run(
+            "papers", "write", "rules", data, "--split", "dev", "--output", foils, "--set", "most=1"
+        )
+        == 0
     )
     capsys.readouterr()
     assert run("evaluate", model, "--data", data, "--foils", foils) == 2
