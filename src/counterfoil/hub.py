@@ -38,7 +38,7 @@ from counterfoil.negatives.store import (
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.run import DataSource
 from counterfoil.report.page import TableBlock, template
-from counterfoil.report.tables import terminal_table
+from counterfoil.report.tables import TerminalTable
 from counterfoil.training.interpolation import (
     ALPHAS,
     best_alpha,
@@ -318,7 +318,7 @@ def interpolate(
         sums = rsum_by_alpha(*models, source.split("dev"), candidates)
         rows = tuple((f"{alpha:g}", f"{rsum:.1f}") for alpha, rsum in sums.items())
         note = "0 is the original, 1 the tuned model"
-        console.print(terminal_table(TableBlock("RSum on dev", ("alpha", "RSum"), rows, note)))
+        console.print(TerminalTable(TableBlock("RSum on dev", ("alpha", "RSum"), rows, note)))
     alpha = best_alpha(sums) if sums else candidates[0]
     model = first if alpha == candidates[0] else interpolate_models(*models, alpha)
     for data in (source, other):
@@ -342,5 +342,5 @@ def _compare(models: Mapping[str, Model], dataset: ImageTextDataset) -> None:
     first, *others = reports
     for name in others if distributed.rank() == 0 else ():
         runs = results({first: reports[first], name: reports[name]})
-        console.print(terminal_table(result_table(runs), reports[name].setting.line()))
+        console.print(TerminalTable(result_table(runs), reports[name].setting.line()))
         output(f"{dataset.name}: {headline(runs)}")

@@ -19,7 +19,7 @@ from counterfoil.report.page import (
     render_page,
     write_page,
 )
-from counterfoil.report.tables import format_interval, format_number, terminal_table
+from counterfoil.report.tables import TerminalTable, format_interval, format_number
 
 PICTURE = "data:image/png;base64,AA=="
 
@@ -73,7 +73,7 @@ def test_the_terminal_shows_words_as_they_are():
     from rich.console import Console
 
     console = Console(record=True, width=100)
-    console.print(terminal_table(page().tables[0], "scenes; seed 0"))
+    console.print(TerminalTable(page().tables[0], "scenes; seed 0"))
     shown = " ".join(console.export_text().split())
     for wanted in ("A table", "[bold]", "<row>", "scenes; seed 0. What it means."):
         assert wanted in shown
@@ -88,8 +88,29 @@ def test_rows_of_one_cell_are_headings_and_cells_have_second_lines():
     assert '<th scope="rowgroup" colspan="3">Group &lt;1&gt;</th>' in html
     assert '<td class="best">&lt;12.0&gt;<span class="under">11.0 to 13.0</span></td>' in html
     console = Console(record=True, width=100)
-    console.print(terminal_table(block))
+    console.print(TerminalTable(block))
     assert "11.0…13.0" in console.export_text()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_no_number_or_interval_is_broken(width):
+    from rich.console import Console
+
+    names = ("openai/clip-vit-base-patch32", "tuned", "averaged")
+    head = ["Metric", names[0]]
+    row: list[str | TableCell] = ["Median rank", TableCell("100.0", "97.5 to 100.0")]
+    for name in names[1:]:
+        head += [name, "difference", "p"]
+        row += [TableCell("99.5", "98.5 to 100.0"), TableCell("+10.0", "−10.5 to +30.0"), "1.000"]
+    row += ["20.0: 0.0 (−2.5 to 1.5; p 0.125)"]
+    block = TableBlock("Results", (*head, "RSum"), (("Group",), tuple(row)), "What it means.")
+    console = Console(record=True, width=width)
+    console.print(TerminalTable(block, "scenes"))
+    shown = console.export_text()
+    assert max(map(len, shown.splitlines())) <= width
+    whole = {"97.5…100.0": 1, "98.5…100.0": 2, "−10.5…+30.0": 2, "(−2.5…1.5;": 1, "1.000": 2}
+    assert {part: shown.count(part) for part in whole} == whole
+    assert "scenes. What it means." in " ".join(shown.split())
 
 
 def test_coloured_words_and_corrections():

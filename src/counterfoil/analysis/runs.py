@@ -373,7 +373,7 @@ def report(
 ) -> Analysis:
     """Compare evaluations with the first of them on one page.
 
-    Folders are of runs, with all their finished evaluations, of single evaluations, or of models.
+    Folders are of runs, with all their finished evaluations, of evaluations, or of models.
     The data are needed to evaluate models and to show queries on which runs differ; `foils` are
     files that ``counterfoil foils --json`` wrote.
 
@@ -482,8 +482,13 @@ def _named(folders: Sequence[Path], source: DataSource | None) -> NamedEvaluatio
     A model is evaluated on the split that the first evaluation was measured on, or on "test".
     """
     check_different(folders, "run")
+    folders = [one for folder in folders for one in _evaluations_in(folder)]
     bare = {folder: one for folder in folders if (one := _without_run(folder)) is not None}
-    models = [folder for folder in folders if folder not in bare and is_model_folder(folder)]
+    models = [
+        folder
+        for folder in folders
+        if folder not in bare and is_model_folder(folder) and not stage_records(folder)
+    ]
     runs = [folder for folder in folders if folder not in bare and folder not in models]
     named = [*_of_runs(runs), *zip(short_names(list(bare)), bare.values())]
     if models:
@@ -501,6 +506,15 @@ def _named(folders: Sequence[Path], source: DataSource | None) -> NamedEvaluatio
         name if count[name] == 1 else f"{name} ({place})": evaluation
         for (name, evaluation), place in zip(named, places)
     }
+
+
+def _evaluations_in(folder: Path) -> list[Path]:
+    """The evaluations of several models in a folder, in the order of their making; or itself."""
+    if (folder / NUMBERS).is_file() or stage_records(folder):
+        return [folder]
+    inside = [path.parent for path in folder.glob(f"*/{NUMBERS}")]
+    inside.sort(key=lambda path: (path / NUMBERS).stat().st_mtime_ns)
+    return inside or [folder]
 
 
 def _without_run(folder: Path) -> FinishedEvaluation | None:

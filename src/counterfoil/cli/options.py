@@ -363,10 +363,10 @@ def check_new_files(*paths: Path | None) -> None:
 
 def print_tables(tables: Iterable[TableBlock], protocol: str = "") -> None:
     """Print tables of a page, with the protocol below each."""
-    from counterfoil.report.tables import terminal_table
+    from counterfoil.report.tables import TerminalTable
 
     for table in tables:
-        console().print(terminal_table(table, protocol))
+        console().print(TerminalTable(table, protocol))
 
 
 def check_new_folder(folder: Path) -> None:

@@ -131,14 +131,25 @@ def report(
         typer.Option(help="JSON file that `counterfoil foils --json` wrote; repeatable."),
     ] = None,
     page: Annotated[
-        Path, typer.Option("--output", help="HTML page to write; its numbers go beside it.")
-    ] = Path("report.html"),
+        Path | None,
+        typer.Option(
+            "--output",
+            help="HTML page to write; its numbers go beside it. Default `comparison.html` in the "
+            "first folder, or beside it if it is a model.",
+        ),
+    ] = None,
 ) -> None:
     """Compare finished runs on one page: tests, curves, hardness, foils, cost, examples."""
     source = data_source(data) if data else None
     from counterfoil.analysis.runs import report as compare
+    from counterfoil.model import is_model_folder
     from counterfoil.pipelines.publishing import check_page_path
+    from counterfoil.pipelines.run import stage_records
 
+    if page is None:
+        # nothing is written into a model's folder
+        inside = runs[0].is_dir() and (not is_model_folder(runs[0]) or stage_records(runs[0]))
+        page = (runs[0] if inside else runs[0].parent) / "comparison.html"
     check_page_path(page)
     analysis = compare(runs, source=source, foils=foils or ())
     analysis.publish(page)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +22,9 @@ from counterfoil.cli.options import (
     verb,
 )
 from counterfoil.core.console import output
+
+if TYPE_CHECKING:
+    from counterfoil.pipelines.pipeline import Recipe
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -217,6 +220,27 @@ def train(
     folder = folder or Path("runs") / recipe.name
     if not run_pipeline(recipe, source, folder, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)
+    _link_model(folder, recipe)
+
+
+def _link_model(folder: Path, recipe: Recipe) -> None:
+    """Make ``OUTPUT/model`` the model of the run, by a link, and say what to do with it."""
+    from counterfoil.core import distributed
+    from counterfoil.model import MODEL
+
+    trained = [stage.name for stage in recipe.stages if stage.kind in ("train", "select")]
+    # of remedies against forgetting the training itself, else the selected or last one
+    name = "tuned" if "tuned" in trained and "best" not in trained else trained[-1]
+    link, place = folder / MODEL, Path(name, MODEL)
+    if distributed.rank() or not (folder / place).is_dir():
+        return
+    if link.is_symlink():
+        link.unlink()
+    if not link.exists():
+        link.symlink_to(place)
+    output(
+        f"model: {link}; next: counterfoil index {folder} PHOTOS, or counterfoil evaluate {folder}"
+    )
 
 
 def _batch(text: str) -> int:

@@ -19,7 +19,7 @@ from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.state import current_provenance
 from counterfoil.report.figures import ResultPoint
 from counterfoil.report.page import Page, write_page
-from counterfoil.report.tables import format_interval, format_number, terminal_table
+from counterfoil.report.tables import TerminalTable, format_interval, format_number
 from counterfoil.scoring.encode import EmbeddedDataset
 
 MISSING = "–"
@@ -51,7 +51,7 @@ class Analysis(Page):
         provenance = current_provenance(seed=self.seed, recipe=self.recipe)
         page = replace(self, provenance=provenance)
         for table in self.tables:
-            console.print(terminal_table(table, self.protocol))
+            console.print(TerminalTable(table, self.protocol))
         numbers = {
             "title": self.title,
             "protocol": self.protocol,

@@ -67,6 +67,9 @@ from counterfoil.training.step import (
 )
 from counterfoil.training.stopping import StopMonitor, StopReason, watch_for_stop
 
+_LINES = 3  # of a training, where its epochs are short
+_QUIET = 600  # seconds after which an epoch has its line anyway
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,7 @@ class TrainingLoop(Generic[B]):
         shadow = self.average.shadow if self.average else {}
         self.state = TrainState(module, self.update.optimiser, shadow)
         self.progress, self.resumed, self.summary = TrainProgress(), False, ""
+        self._told = time.monotonic()  # when the last line was printed
         self.stop_reason: StopReason = "finished"
         self.began = time.monotonic()
 
@@ -260,7 +264,16 @@ class TrainingLoop(Generic[B]):
             self.summary = f"epoch {self.epoch} of {self.config.epochs}"
             for callback in self.callbacks:
                 callback.on_epoch_end(self)
+            self._tell()
+
+    def _tell(self) -> None:
+        """Print the epoch's line: of many short epochs, some and the last."""
+        apart = -(-self.config.epochs // _LINES)
+        last = self.epoch == self.config.epochs
+        waited = time.monotonic() - self._told > _QUIET
+        if last or waited or self.epoch == 1 or self.epoch % apart == 0:
             info(self.summary)
+            self._told = time.monotonic()
 
     def _save_or_stop(self) -> bool:
         """Write a checkpoint when one is due; return whether training stops here."""

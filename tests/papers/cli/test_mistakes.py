@@ -359,7 +359,7 @@ COMMANDS = {
     f"evaluate $pixels {SCENES} --split tset": (2, "did you mean 'test'?"),
     f"evaluate $pixels {SCENES} --split valid": (0, "scenes dev"),
     f"evaluate $pixels $clip {SCENES}": (0, "RSum"),
-    f"report saved.json {SCENES}": (0, "report.html"),
+    f"report saved.json {SCENES}": (0, "saved.json/comparison.html"),
     "cache": (0, "pixels"),
 }
 

@@ -9,8 +9,8 @@ intervals and paired tests, see `counterfoil.evaluation.bootstrap`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, final
@@ -50,12 +50,13 @@ from counterfoil.report.page import (
     TableBlock,
     write_page,
 )
-from counterfoil.report.tables import terminal_table
+from counterfoil.report.tables import TerminalTable
 from counterfoil.training.logging import read_metrics
 
 REPORT = "report.html"
 RSUM = METRICS.index("RSum")
 RECALLS = ("i2t R@1", "t2i R@1")
+FORGETTING = "What is forgotten"
 FORGETTING_HEAD = (
     "Data, model",
     "R@1, image to text",
@@ -110,8 +111,8 @@ class Compare(Stage):
         """Print the evaluations side by side and write the report."""
         if distributed.rank() == 0:
             page, path = comparison_page(context, self), context.place(self.name) / REPORT
-            for table in page.tables:
-                console.print(terminal_table(table, page.protocol))
+            for table in self._shown(page.tables):
+                console.print(TerminalTable(table, page.protocol))
             path.parent.mkdir(parents=True, exist_ok=True)
             write_page(page, path)
             output(page.headline)
@@ -120,6 +121,13 @@ class Compare(Stage):
                 output(f"{selection_sentence(place)} It is in {place}; the report is {path}")
             else:
                 output(f"{path}")
+
+    def _shown(self, tables: Sequence[TableBlock]) -> Iterator[TableBlock]:
+        """What the terminal shows of the report: recalls, and what only this comparison has."""
+        recalls, *others = tables
+        rows = tuple(row for row in recalls.rows if not str(row[0]).endswith("rank"))
+        yield replace(recalls, rows=rows, note="Below each number: its 95 % interval.")
+        yield from (table for table in others if self.others or table.title != FORGETTING)
 
 
 def comparison_page(context: RunContext, stage: Compare) -> Page:
@@ -263,7 +271,7 @@ def forgetting_table(context: RunContext, stage: Compare) -> TableBlock | None:
         for run in runs[1:]
     ]
     return TableBlock(
-        "What is forgotten", FORGETTING_HEAD, tuple(rows), "\n".join([*sentences, FORGETTING_NOTE])
+        FORGETTING, FORGETTING_HEAD, tuple(rows), "\n".join([*sentences, FORGETTING_NOTE])
     )
 
 

@@ -39,7 +39,7 @@ from counterfoil.model import load_model
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.stages.base import Stage, models_content
 from counterfoil.pipelines.state import RunContext
-from counterfoil.report.tables import terminal_table
+from counterfoil.report.tables import TerminalTable
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import Tie, TopK
 from counterfoil.scoring.stream import stream_scores
@@ -140,7 +140,7 @@ class Evaluate(Stage):
         folds_of(protocol_by_name(self.protocol), len(self.dataset(context)))
 
     def run(self, context: RunContext, *, resume: bool) -> None:
-        """Measure, print and save numbers, ranks and the first items of every list."""
+        """Measure and save numbers, ranks and the first items of every list; print them."""
         dataset, protocol = self.dataset(context), protocol_by_name(self.protocol)
         names = (*(str(context.place(name)) for name in self.using), *self.models)
         models = [load_model(name) for name in names]
@@ -156,7 +156,8 @@ class Evaluate(Stage):
         evaluation = RetrievalEvaluation.of(members, dataset, protocol, seed=seed, by=shortlist)
         if distributed.rank() == 0:
             evaluation.save(context.place(self.name))
-            evaluation.show(", ".join((*self.using, *self.models)))
+            if not any(self.name in stage.reads for stage in context.recipe.stages):
+                evaluation.show(", ".join((*self.using, *self.models)))  # no report will
 
 
 def _last_part(name: str) -> str:
@@ -241,7 +242,7 @@ class RetrievalEvaluation:
             if self.shortlists.full:
                 reports["full ranking"] = self.shortlists.full
             reports[f"{setting.first} alone"] = self.shortlists.first
-        console.print(terminal_table(result_table(results(reports)), setting.line()))
+        console.print(TerminalTable(result_table(results(reports)), setting.line()))
         if self.shortlists:
             output(self.shortlists.describe(self.report))
 
