@@ -64,7 +64,7 @@ class OpenedModel(Protocol):
 
     @property
     def model(self) -> RetrievalModel:
-        """The network."""
+        """The network whose weights are saved."""
         ...
 
     @property

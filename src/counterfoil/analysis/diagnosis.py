@@ -84,7 +84,7 @@ class Diagnosis:
 
     @property
     def sides(self) -> tuple[DirectionDiagnosis, DirectionDiagnosis]:
-        """Both directions."""
+        """The diagnoses of the lists of texts and of those of images."""
         return self.texts, self.images
 
 

@@ -133,7 +133,7 @@ class FinishedEvaluation:
 
     @property
     def report(self) -> EvaluationReport:
-        """The numbers."""
+        """Recalls and all other numbers, with their protocol."""
         return self.evaluation.report
 
     @property
@@ -602,7 +602,7 @@ def _gap_samples(named: NamedEvaluations) -> tuple[NamedSample, ...]:
 
 
 def cost_table(costs: Sequence[Mapping[str, Any]]) -> TableBlock:
-    """Table of `training_cost`."""
+    """Show what `training_cost` measured: steps, minutes, memory and pairs a second of each run."""
     rows = tuple(
         cells(
             cost["name"],
@@ -647,7 +647,7 @@ def foil_accuracies(files: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def foil_table(lines: Sequence[Mapping[str, Any]]) -> TableBlock:
-    """Table of `foil_accuracies`."""
+    """Show what `foil_accuracies` counted: accuracy, interval and chance of each set and model."""
     rows = tuple(
         cells(
             *(line[key] for key in ("set", "of", "measure", "model", "value")),

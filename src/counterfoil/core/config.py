@@ -57,7 +57,7 @@ class FromStage:
 @final
 @dataclass(frozen=True, eq=False)
 class Config(Generic[T_co]):
-    """A recorded call.
+    """A call that is recorded and not made yet: a class or function with its arguments.
 
     Attributes:
         make: the class or function to call.

@@ -95,7 +95,7 @@ class PrintableFormatter(logging.Formatter):
     """Formatter of a log that is safe to print."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record's lines."""
+        """The lines of a log record, with what the terminal cannot show escaped."""
         return printable(super().format(record), _encoding(sys.stderr))
 
 

@@ -27,7 +27,7 @@ def rank() -> int:
 
 
 def size() -> int:
-    """Number of processes."""
+    """Number of processes that share the work; 1 without a group."""
     return dist.get_world_size() if dist.is_initialized() and not _solo else 1
 
 

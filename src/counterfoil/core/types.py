@@ -206,7 +206,7 @@ class Pairs:
         return self.image.shape
 
     def flatten(self) -> Pairs:
-        """Flatten both tensors."""
+        """The same pairs in one dimension, row by row."""
         return Pairs(self.image.flatten(), self.text.flatten())
 
     def to(self, device: torch.device | str) -> Pairs:

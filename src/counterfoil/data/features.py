@@ -44,11 +44,11 @@ class StoredRows(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Kind of number."""
+        """Type of the stored numbers, as of a numpy array."""
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
+        """Number of axes of the array, rows included."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, rows: Array) -> Array: ...
@@ -170,7 +170,7 @@ class FeatureArray:
 
     @property
     def width(self) -> int:
-        """Feature width F."""
+        """Numbers of a region's feature vector, F."""
         return int(self.values.shape[2])
 
     @property

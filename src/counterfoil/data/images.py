@@ -109,7 +109,7 @@ class PictureFiles(Pictures):
 
     @property
     def paths(self) -> list[Path]:
-        """The files."""
+        """The picture files, one for each row of the data set."""
         return self.rows
 
     def open(self, row: int) -> Image.Image:
@@ -379,7 +379,7 @@ class ResizeCrop:
         return f"framed {self.size} {self.name}"
 
     def resize(self, picture: Image.Image) -> Array:
-        """Convert an image."""
+        """Scale a picture, cut its middle out, and return (3, size, size) uint8 pixels."""
         picture = self.scaled(picture)
         left, top = (self._margin(side) for side in picture.size)
         # PIL fills with black outside the image

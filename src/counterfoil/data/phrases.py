@@ -76,7 +76,7 @@ class CaptionPhrase:
     spans: tuple[Span, ...]  # start and end, in characters, of each run of words
 
     def text(self, caption: str) -> str:
-        """The words.
+        """The words of the phrase in its caption, joined by spaces.
 
         >>> CaptionPhrase("relation", ((2, 7), (11, 13))).text("A looks it at")
         'looks at'

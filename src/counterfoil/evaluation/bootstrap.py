@@ -42,7 +42,7 @@ class Interval:
     high: float
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """The interval as plain values for JSON."""
         return asdict(self)
 
 
@@ -202,7 +202,7 @@ class Comparison:
     p: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """The comparison as plain values for JSON."""
         return asdict(self)
 
 

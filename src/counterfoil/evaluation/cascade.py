@@ -108,7 +108,7 @@ class ShortlistReport:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Cascade:
-    """Retrieval by cascade.
+    """What a cascade retrieves: shortlists by a fast model, ordered by a slow one.
 
     Attributes:
         report: re-ranked.
@@ -128,7 +128,7 @@ class Cascade:
 
 
 def check_depth(depth: int) -> None:
-    """Refuse empty shortlists."""
+    """Refuse a depth at which shortlists would be empty."""
     if depth < 1:
         raise ValueError(f"depth={depth}: at least 1 counterpart of a query has to be re-ranked")
 

@@ -133,14 +133,14 @@ class Explanation:
         return max((word.doubt for word in self.words if word.doubt is not None), default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """The explanation as plain values for JSON."""
         return asdict(self)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ExplainConfig:
-    """Settings of explanations."""
+    """What an explanation contains: when a word counts as wrong, and how many corrections."""
 
     threshold: float = DOUBT_THRESHOLD  # doubt from which a word counts as wrong
     corrections: int = 3  # shown per doubted word
@@ -708,7 +708,7 @@ class ExplanationCheckpoint:
             raise ValueError(f"{path} holds no explanations: {reason}; delete it") from error
 
     def save(self, number: int, explanations: Sequence[Explanation]) -> None:
-        """Write a part."""
+        """Write the explanations of a part of the data set."""
         # the facts come with the first part: a pass that is refused leaves nothing behind
         if not self._facts_file.exists():
             write_json(self._facts_file, self._facts)

@@ -145,7 +145,7 @@ class CaptionLogProbs:
     tokens: Tensor  # (N,) long, number of its tokens; at least one
 
     def rows(self, rows: Tensor) -> CaptionLogProbs:
-        """Select rows."""
+        """The log probabilities of some captions, by (N,) long rows."""
         return CaptionLogProbs(self.logs[rows], self.tokens[rows])
 
     @property
@@ -167,7 +167,7 @@ class Fluency:
     times: Share | None = None  # `typical`, divided by that of the original captions
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """The shares as plain values for JSON; None where one was not measured."""
         shares = {name: getattr(self, name) for name in ("typical", "mean", "whole", "times")}
         numbers = {name: share and share.to_dict() for name, share in shares.items()}
         return {"captions": self.captions, **numbers}

@@ -58,7 +58,7 @@ class Metric:
         return self.name.lower().replace("@", "").replace(" ", "_")
 
     def from_ranks(self, ranks: Tensor) -> float:
-        """The number.
+        """The metric of a direction: the mean over its queries.
 
         Args:
             ranks: (Q,) double, ascending, from 0.
@@ -153,7 +153,7 @@ class RecallMetrics:
         return float(sum(getattr(self, key) for key, metric in metrics if metric.in_rsum))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """The metrics by name, as plain values for JSON."""
         return asdict(self)
 
 

@@ -164,7 +164,7 @@ def signed(number: float, metric: str = "") -> str:
 
 
 def chance(p: float | None) -> str:
-    """Format a p-value."""
+    """A p-value as it stands in tables: three digits, "–" for none."""
     if p is None:
         return "–"
     return "< 0.001" if p < 0.001 else f"{p:.3f}"

@@ -144,7 +144,7 @@ class ImageSentences:
         return len(self.ids)
 
     def rows(self, rows: Tensor) -> ImageSentences:
-        """A subset."""
+        """Some of the pairs, by (P,) long rows."""
         return ImageSentences(self.ids[rows], self.mask[rows], self.image[rows])
 
     def with_ids(self, ids: Tensor) -> ImageSentences:

@@ -79,7 +79,7 @@ class _Described:
 
     @cached_property  # `isinstance` of a runtime protocol reads it, and the digest takes time
     def mteb_model_meta(self) -> Any:
-        """Its ``mteb.models.ModelMeta``.
+        """What MTEB writes about the model beside its results, a ``mteb.models.ModelMeta``.
 
         Raises:
             ValueError: mteb is not installed.

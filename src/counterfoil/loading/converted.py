@@ -23,7 +23,7 @@ Convert = Callable[..., ConvertedModel]  # (name, mask=id of the mask token or N
 @final
 @dataclass(frozen=True)
 class Converted(Pretrained):
-    """A converted model."""
+    """A pretrained model of Hugging Face that becomes a class of ours."""
 
     name: str
     convert: Convert

@@ -181,7 +181,7 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
 
 
 class Loss(ScoresModule[Tensor], ABC):
-    """One scalar loss.
+    """Base of losses: a scalar of the scores of a batch, to be minimised.
 
     A new loss is a subclass with a `forward`; class attributes say which scores it needs beside
     the score matrix of the batch, see `examples/custom_loss.py`. Every loss is called alike, see

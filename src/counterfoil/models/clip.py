@@ -29,7 +29,7 @@ class DualEncoder(LoRADualEncoder):
 
     @classmethod
     def pretrained_name(cls, arguments: Mapping[str, Any]) -> str | None:
-        """Its name."""
+        """The folder or hub name of the pretrained CLIP; None where the call names none."""
         return str(arguments.get("name", "")) or None
 
     def __init__(

@@ -58,11 +58,11 @@ class FrozenAdapters(SingleVectorModel):
         return self.adapt_texts(single_vector(self._vectors(texts, "text")))
 
     def adapt_images(self, images: Embeddings) -> Embeddings:
-        """Adapt encoded images."""
+        """Pass (N, 1, D) vectors of images through their adapter, to length 1."""
         return unit_vectors(single_vector(_residual(self.image, images)))
 
     def adapt_texts(self, texts: Embeddings) -> Embeddings:
-        """Adapt encoded texts."""
+        """Pass (N, 1, D) vectors of texts through their adapter, to length 1."""
         return unit_vectors(single_vector(_residual(self.text, texts)))
 
     def _vectors(self, items: ModalityBatch, noun: str) -> Tensor:

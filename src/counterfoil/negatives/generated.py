@@ -80,7 +80,7 @@ class ChangedSpan:
 @final
 @dataclass(frozen=True, slots=True)
 class GeneratedCaption:
-    """One generated caption.
+    """One generated caption with the caption that it was made from.
 
     Attributes:
         image: id of the image that it does not describe.

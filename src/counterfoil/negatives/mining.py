@@ -334,7 +334,7 @@ def mine_lists(
 
 
 def check_lengths(texts: int, images: int) -> None:
-    """Refuse empty lists."""
+    """Refuse lengths of mined lists below 1."""
     for name, length in (("texts", texts), ("images", images)):
         if length < 1:
             raise ValueError(f"{name}={length}: a list of negatives has at least 1")

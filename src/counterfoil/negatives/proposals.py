@@ -82,7 +82,7 @@ def propose_by_ivf(
 
 
 def import_faiss() -> Any:
-    """Import FAISS.
+    """Import FAISS, or say how to install it.
 
     Raises:
         ValueError: it is not installed.

@@ -139,7 +139,7 @@ _REDRAWS = 16  # of a pair of negatives that belong together, before the exact d
 @final
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """Settings of `OfflineNegativeSampler`.
+    """How negatives are drawn from mined lists, by `OfflineNegativeSampler`.
 
     Attributes:
         texts: draw from this many of the hardest texts of an image; 0 for the whole list.

@@ -287,7 +287,7 @@ class ListedSource(NegativeSource):
         self.lists: HardNegativeLists | None = None
 
     def check(self, model: RetrievalModel, data: ImageTextDataset) -> None:
-        """Open the lists.
+        """Open the mined lists and compare them with the data.
 
         Raises:
             ValueError: there are none, or they were mined from other data.

@@ -142,7 +142,7 @@ def open_scorers(names: Sequence[str]) -> tuple[Scorer, ...]:
 
 
 def check_different(names: Sequence[object], kind: str) -> None:
-    """Refuse duplicate names."""
+    """Refuse a name that is given twice."""
     for name in names:
         if list(names).count(name) > 1:
             raise ValueError(f"{name} is given twice; name each {kind} once")

@@ -114,7 +114,7 @@ class RunContext:
 
     @cached_property
     def train(self) -> ImageTextDataset:
-        """The training split."""
+        """The training split, opened once."""
         return self.split("train")
 
     def split(self, name: str) -> ImageTextDataset:

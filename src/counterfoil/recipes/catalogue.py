@@ -60,7 +60,7 @@ class OneOf:
 @final
 @dataclass(frozen=True)
 class RecipeArgument:
-    """An argument of a recipe.
+    """An argument of a recipe's function, as the command line offers it.
 
     Attributes:
         name: as in Python.
@@ -145,7 +145,7 @@ def _told(docstring: str) -> dict[str, str]:
 
 
 def recipe_function(name: str) -> Callable[..., Recipe]:
-    """The function of a recipe.
+    """The function that a recipe's name stands for.
 
     Raises:
         ValueError: there is none; the message has the nearest name.

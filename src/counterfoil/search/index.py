@@ -99,7 +99,7 @@ _RESUMABLE = 1024  # images and captions whose encoding is worth keeping when it
 @final
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """A search result.
+    """One image or caption that a search returns.
 
     Attributes:
         rank: from 1.
@@ -128,7 +128,7 @@ class SearchHit:
     same: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """The result as plain values for JSON, without what is empty."""
         known: dict[str, Any] = {}
         if self.probability is not None:
             known["probability"] = self.probability

@@ -246,7 +246,7 @@ class SearchServer(Collector):
         return Health(status="ok", model=self._service.name, reranker=self._service.reranker_name)
 
     async def metrics(self) -> Response:
-        """Metrics for Prometheus."""
+        """Answer Prometheus with counts and times of requests."""
         content = generate_latest(self.registry)
         return Response(content, headers={"content-type": CONTENT_TYPE_LATEST})
 

@@ -155,7 +155,7 @@ class PictureDecoder:
         return self._pictures(b"", (transform,), path=str(path))[0]
 
     def thumbnail(self, path: Path) -> bytes:
-        """See `thumbnail`.
+        """A small JPEG of a picture file, decoded in a worker process.
 
         Raises:
             PictureError: the file cannot be read.

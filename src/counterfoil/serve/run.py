@@ -109,7 +109,7 @@ def run(app: FastAPI, settings: ServerSettings, listener: socket.socket) -> None
 
 
 def uvicorn_config(app: FastAPI, settings: ServerSettings) -> Any:
-    """Configuration of uvicorn."""
+    """How uvicorn serves the application: its limits, timeouts, and no logs of its own."""
     import uvicorn
 
     return uvicorn.Config(

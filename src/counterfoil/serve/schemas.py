@@ -153,7 +153,7 @@ class SearchResult(BaseModel):
 
 @final
 class SearchResponse(BaseModel):
-    """Results, best first."""
+    """The answer to a search: its results, best first."""
 
     find: SearchTarget
     reranker: str | None = Field(description="Model that ordered the results; null for none.")

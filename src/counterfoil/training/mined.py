@@ -132,7 +132,7 @@ class MinedBatches(ListedSource):
     def begin(
         self, model: RetrievalModel, data: ProcessedDataset, loss: WeightedSum, *, batches: int
     ) -> None:
-        """Link the neighbours."""
+        """Link images whose captions are each other's negatives."""
         self._batches = NeighbourBatches(self.opened(), data.dataset.relation, self.config)
 
     def partition(self, images: Tensor, batch: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:

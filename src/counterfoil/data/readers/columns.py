@@ -81,7 +81,7 @@ def image_column(
     *,
     known: Sequence[str] = IMAGE,
 ) -> str:
-    """The column of images.
+    """Choose the column of a table that names the images.
 
     Raises:
         ValueError: there is none.
@@ -91,7 +91,7 @@ def image_column(
 
 
 def captions_column(names: Sequence[str], where: str, chosen: str | None = None) -> list[str]:
-    """The columns of captions.
+    """Choose the columns of a table that hold captions.
 
     Raises:
         ValueError: there is none.

@@ -90,7 +90,7 @@ class _Words:
 
     @property
     def captions(self) -> list[str]:
-        """The captions."""
+        """The captions of the picture: of its text, or of its JSON."""
         return self.texts or self.notes
 
 

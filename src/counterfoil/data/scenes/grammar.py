@@ -382,7 +382,7 @@ class Span:
 @final
 @dataclass(frozen=True, slots=True)
 class Parse:
-    """A parsed caption."""
+    """A caption taken apart by the grammar: its form, and the words of each part."""
 
     words: Words  # as `counterfoil.data.tokenizers.split_words` splits them
     form: Form

@@ -91,7 +91,7 @@ NOT_CLOSE = 100
 @final
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """One coloured shape."""
+    """One coloured shape of a scene, in pixels."""
 
     shape: str  # one of `SHAPES`
     colour: str  # one of `COLOURS`

@@ -62,7 +62,7 @@ class FoilScore:
         return self.interval.low > self.chance + MARGIN
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """The score as plain values for JSON."""
         return asdict(self)
 
 

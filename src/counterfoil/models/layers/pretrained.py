@@ -379,7 +379,7 @@ class BertTextTower(PretrainedTower, TextTower):
         self.augment = WordDrop(share=word_drop, mask=mask or 0, vocabulary=tokens, ends=False)
 
     def forward(self, items: ModalityBatch) -> Embeddings:
-        """Encode texts."""
+        """Encode token ids as one projected vector a token."""
         items = self.augment(items)
         with torch.set_grad_enabled(self.trained and torch.is_grad_enabled()):
             states = self._states(masked_ids(items), items.mask)

@@ -187,7 +187,7 @@ class Regions(ImageTower):
         self.fc = projection(features, width)
 
     def forward(self, items: ModalityBatch) -> Embeddings:
-        """Project every region."""
+        """Project every region's features to the width of the model."""
         check_features(items, self.fc.in_features)
         items = self.augment(items)
         values = items.values.to(self.fc.weight.dtype)

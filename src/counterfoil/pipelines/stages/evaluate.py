@@ -55,7 +55,7 @@ PARTS = ("ranks", "images", "folds")  # tensors of the ranked queries
 
 @final
 class EvaluationManifest(ArtifactManifest):
-    """What was evaluated.
+    """The manifest of an evaluation's folder.
 
     Attributes:
         corpus: fingerprint of the data.
