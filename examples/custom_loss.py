@@ -26,7 +26,7 @@ class SoftMarginLoss(Loss):
         self.temperature = temperature
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)  # grid.anchor: (B,) scores of the true pairs
+        grid = self.matrix(scores)  # grid.anchor: (B,) scores of the true pairs
         mined = scores.pairs[Role.HARD_TEXT]  # (B, N), N mined texts for each
         excess = (mined - grid.anchor.unsqueeze(1)) / self.temperature
         return self.reduce(torch.nn.functional.softplus(excess).mean(1).sum(), grid)

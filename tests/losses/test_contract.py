@@ -110,7 +110,7 @@ def record(
     positive = block(repeats, text_to_image)
     matrix = ScoreMatrix(scores, positive, anchor, tensors["guide"], 2.0, loss.view, repeats)
     return Scores(
-        grids={loss.view: matrix},
+        matrices={loss.view: matrix},
         pairs={role: tensors[name] for role, name in KEYWORDS.items()},
         words={"masked": WordTask(tensors["logits"], LABELS, ANCHOR.clamp(max=texts - 1))},
         step=5,
@@ -351,7 +351,7 @@ def test_refusals_of_compared_losses():
         WeightedSum(terms=several)(SQUARE)
 
 
-PLAIN, OTHER_GRID = losses.SumTripletLoss(), losses.SumTripletLoss(grid="copies")
+PLAIN, OTHER_GRID = losses.SumTripletLoss(), losses.SumTripletLoss(view="copies")
 REFUSED_OF_PAPERS: list[Any] = []
 if PAPERS:
     REFUSED_OF_PAPERS += [

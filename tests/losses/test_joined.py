@@ -29,7 +29,7 @@ def scores(seed: int = 0, *, grad: bool = False) -> Scores:
 
 
 def slowly(given: Scores, temperature: float, texts: list[Role], images: list[Role]) -> float:
-    grid, total = given.grids["inference"], 0.0
+    grid, total = given.matrices["inference"], 0.0
     for text, image in enumerate(OWNER.tolist()):
         true = grid.scores[image, text].item()
         beside = [grid.scores[image, t].item() for t in range(4) if not grid.positive[image, t]]
@@ -57,5 +57,5 @@ def test_equals_the_slow_loop(seed):
 def test_without_candidates_it_is_the_loss_of_the_block():
     given = scores()
     none = {role: torch.full((4, 1), -INF, dtype=torch.float64) for role in given.pairs}
-    ours = InfoNCEWithCandidatesLoss(temperature=0.1, **ROLES)(Scores(given.grids, none))
+    ours = InfoNCEWithCandidatesLoss(temperature=0.1, **ROLES)(Scores(given.matrices, none))
     torch.testing.assert_close(ours, InfoNCELoss(temperature=0.1)(given))

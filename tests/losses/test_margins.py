@@ -43,11 +43,11 @@ def guided(text_to_image: list[int], seed: int = 0, images: int = 4, count: int 
         return torch.rand(shape, generator=rng, dtype=torch.float64)
 
     found = judged(some(images, len(text_to_image)).requires_grad_(), text_to_image)
-    grid = replace(found.grids[INFERENCE], guide=some(images, len(text_to_image)))
+    grid = replace(found.matrices[INFERENCE], guide=some(images, len(text_to_image)))
     shape = len(text_to_image), count
     pairs = {role: some(*shape).requires_grad_() for role in (Role.HARD_TEXT, Role.HARD_IMAGE)}
     return replace(
-        found, grids={INFERENCE: grid}, pairs=pairs, guides={r: some(*shape) for r in pairs}
+        found, matrices={INFERENCE: grid}, pairs=pairs, guides={r: some(*shape) for r in pairs}
     )
 
 
@@ -64,7 +64,7 @@ def anchors(
     scores: Scores, text_to_image: list[int], *, offline: bool
 ) -> list[tuple[list[float], ...]]:
     """Every anchor's negatives, student and teacher; one for each pair where pairs are drawn."""
-    grid = scores.grids[INFERENCE]
+    grid = scores.matrices[INFERENCE]
     s, g = grid.scores.tolist(), grid.guide.tolist()
     found = []
     rows = [(i, None) for i in range(len(s))]
@@ -122,7 +122,7 @@ def test_rectified_equals_a_loop_over_ids(
 def test_rectified_by_drawn_pairs_equals_a_loop(gamma: float) -> None:
     text_to_image = [0, 1, 1, 3]
     scores, expected = guided(text_to_image, 5, count=3), 0.0
-    s = scores.grids[INFERENCE].scores.tolist()
+    s = scores.matrices[INFERENCE].scores.tolist()
     for b, image in enumerate(text_to_image):
         for role, batch in (
             (Role.HARD_TEXT, [s[image][t] for t in range(4) if text_to_image[t] != image]),
@@ -141,7 +141,7 @@ def test_gamma_matters_with_drawn_candidates_only() -> None:
     def gradient(gamma: float, candidates: str) -> Tensor:
         scores = guided(text_to_image, 1)
         HardNegativeRectificationLoss(gamma=gamma, candidates=candidates)(scores).backward()
-        return scores.grids[INFERENCE].scores.grad
+        return scores.matrices[INFERENCE].scores.grad
 
     assert torch.equal(gradient(0.0, "batch"), gradient(0.5, "batch"))
     assert not torch.equal(gradient(-0.3, "offline"), gradient(0.5, "offline"))
@@ -157,7 +157,7 @@ def test_equally_hard_negatives_are_told_apart_by_place() -> None:
 @pytest.mark.parametrize("options", FORMS, ids=str)
 def test_gradients(options: dict[str, object]) -> None:
     scores, term = guided([0, 1, 1, 3], 2), MarginDistillationLoss(**options)
-    grid = scores.grids[INFERENCE]
+    grid = scores.matrices[INFERENCE]
     assert torch.autograd.gradcheck(
         lambda s: term(Scores({INFERENCE: replace(grid, scores=s)})), grid.scores
     )
@@ -166,7 +166,7 @@ def test_gradients(options: dict[str, object]) -> None:
 @pytest.mark.parametrize("options", FORMS, ids=str)
 def test_a_student_like_its_teachers_has_no_loss(options: dict[str, object]) -> None:
     scores = guided([0, 1, 1, 3], 3)
-    grid = scores.grids[INFERENCE]
+    grid = scores.matrices[INFERENCE]
     like = replace(grid, guide=grid.scores.detach())
     loss = MarginDistillationLoss(**options)(Scores({INFERENCE: like}))
     assert loss.item() == pytest.approx(0, abs=1e-12)
@@ -180,12 +180,12 @@ def test_an_anchor_without_negatives_says_nothing(options: dict[str, object]) ->
     loss = MarginDistillationLoss(**options)(scores) + HardNegativeRectificationLoss()(scores)
     loss.backward()
     assert loss.item() == 0
-    assert torch.equal(scores.grids[INFERENCE].scores.grad, torch.zeros(1, 3))
+    assert torch.equal(scores.matrices[INFERENCE].scores.grad, torch.zeros(1, 3))
 
 
 def test_units_of_the_score_do_not_matter() -> None:
     scores = guided([0, 1, 1, 3], 4)
-    grid = scores.grids[INFERENCE]
+    grid = scores.matrices[INFERENCE]
     scaled = replace(grid, scores=10 * grid.scores, guide=10 * grid.guide, scale=10.0)
     for term in (MarginDistillationLoss(), HardNegativeRectificationLoss()):
         assert term(Scores({INFERENCE: scaled})).item() == pytest.approx(term(scores).item())
@@ -194,12 +194,12 @@ def test_units_of_the_score_do_not_matter() -> None:
 def test_the_positive_changes_nothing_by_default() -> None:
     scores = guided([0, 1, 2, 3], 4)
     MarginDistillationLoss()(scores).backward()
-    assert scores.grids[INFERENCE].scores.grad.diagonal().abs().max() < 1e-12
+    assert scores.matrices[INFERENCE].scores.grad.diagonal().abs().max() < 1e-12
 
 
 def test_copies_are_taught_alike() -> None:
     scores = guided([0, 1, 2, 3], 4)
-    grid = scores.grids[INFERENCE]
+    grid = scores.matrices[INFERENCE]
     twice = grid.scores.repeat_interleave(2, 0).repeat_interleave(2, 1)
     positive = grid.positive.repeat_interleave(2, 0).repeat_interleave(2, 1)
     copied = ScoreMatrix(twice, positive, grid.anchor, grid.guide, repeats=2)
@@ -221,7 +221,7 @@ def test_the_mean_is_over_the_anchors_of_a_direction() -> None:
 def test_agreement_equals_a_loop() -> None:
     text_to_image = [0, 1, 1, 3]
     scores = guided(text_to_image, 7)
-    grid = scores.grids[INFERENCE]
+    grid = scores.matrices[INFERENCE]
     g, apart, above, distance = grid.guide.tolist(), [], [], []
     sides = anchors(scores, text_to_image, offline=False)
     for text, image in enumerate(text_to_image):
@@ -238,7 +238,7 @@ def test_agreement_equals_a_loop() -> None:
 @pytest.mark.parametrize("options", FORMS, ids=str)
 def test_pairs_that_a_guide_leaves_out_are_no_negatives(options: dict[str, object]) -> None:
     scores = guided([0, 1, 2, 3], 7)
-    grid = scores.grids[INFERENCE]
+    grid = scores.matrices[INFERENCE]
     out = torch.zeros(4, 4, dtype=torch.bool)
     out[0, 1] = out[2, 3] = True
     told = Scores({INFERENCE: replace(grid, guide=grid.guide.masked_fill(out, -torch.inf))})
@@ -250,7 +250,7 @@ def test_pairs_that_a_guide_leaves_out_are_no_negatives(options: dict[str, objec
         (gradient,) = torch.autograd.grad(term(told), grid.scores)
         assert gradient.isfinite().all()
         assert not gradient[out].any()
-    assert guide_agreement(told.grids[INFERENCE])["kl"].isfinite()
+    assert guide_agreement(told.matrices[INFERENCE])["kl"].isfinite()
 
 
 def test_they_say_what_they_need() -> None:
@@ -271,10 +271,10 @@ def test_they_say_what_they_need() -> None:
 def test_scores_of_another_scale_are_divided_or_taken_as_they_are(offline):
     """CHAN's scores are ten times a cosine; the paper's equations do not say what they are in."""
     record = guided([0, 1, 1, 3])
-    grid = record.grids[INFERENCE]
+    grid = record.matrices[INFERENCE]
     tenfold = replace(
         record,
-        grids={
+        matrices={
             INFERENCE: replace(
                 grid,
                 scores=10 * grid.scores,
@@ -286,7 +286,7 @@ def test_scores_of_another_scale_are_divided_or_taken_as_they_are(offline):
         pairs={role: 10 * value for role, value in record.pairs.items()},
         guides={role: 10 * value for role, value in record.guides.items()},
     )
-    plain = replace(tenfold, grids={INFERENCE: replace(tenfold.grids[INFERENCE], scale=1.0)})
+    plain = replace(tenfold, matrices={INFERENCE: replace(tenfold.matrices[INFERENCE], scale=1.0)})
     candidates = "offline" if offline else "batch"
     for kind, options in (
         (MarginDistillationLoss, {"offline": offline}),

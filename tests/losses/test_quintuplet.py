@@ -122,7 +122,7 @@ def test_detached_weights_change_the_gradient_only() -> None:
     weights = live.weights(scores)
     other = judged(by_hand, [0, 1, 2])
     wrong = by_hand.masked_fill(torch.eye(3).bool(), -torch.inf)
-    grid = other.grids["inference"]
+    grid = other.matrices["inference"]
     loss = (weights.text.detach()[:, 0] * (0.2 + wrong.amax(1) - grid.anchor).clamp(min=0)).sum()
     loss = (
         loss

@@ -73,7 +73,7 @@ def test_learnt_numbers_are_parameters_of_the_objective() -> None:
 def test_half_precision_scores_are_judged_in_float32() -> None:
     exact = with_roles(drawn(3, OWNER, 4), OWNER)
     half = judged(
-        exact.grids["inference"].scores.bfloat16(),
+        exact.matrices["inference"].scores.bfloat16(),
         OWNER,
         {role: pair.bfloat16() for role, pair in exact.pairs.items()},
     )

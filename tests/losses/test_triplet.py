@@ -153,10 +153,10 @@ def test_a_term_can_judge_another_grid_than_its_anchors_come_from() -> None:
 @pytest.mark.parametrize("kind", [SumTripletLoss, HardestTripletLoss])
 def test_another_grid_is_judged_where_it_is_named(kind):
     scores = drawn(0, [0, 1, 1], 3)[0].detach()
-    other = judged(scores, [0, 1, 1]).grids[INFERENCE]
-    flat = judged(torch.zeros_like(scores), [0, 1, 1]).grids[INFERENCE]
+    other = judged(scores, [0, 1, 1]).matrices[INFERENCE]
+    flat = judged(torch.zeros_like(scores), [0, 1, 1]).matrices[INFERENCE]
     both = Scores({INFERENCE: flat, "both enhanced": other})
-    term = kind(grid="both enhanced")
+    term = kind(view="both enhanced")
     assert term.view == "both enhanced"
     assert torch.equal(term(both), kind()(Scores({INFERENCE: other})))
     assert not torch.equal(term(both), kind()(both))

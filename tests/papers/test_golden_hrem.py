@@ -158,7 +158,7 @@ class Run:
             grid = ScoreMatrix(
                 block.masked_fill(none, -torch.inf), true, block.diagonal(), name=name
             )
-            term = TERMS[kind](margin=golden.meta["config"]["margin"], grid=name)
+            term = TERMS[kind](margin=golden.meta["config"]["margin"], view=name)
             total = total + term(Scores({name: grid}))
         return total
 

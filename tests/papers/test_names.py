@@ -105,6 +105,7 @@ def stale_commands(text: str) -> Iterator[str]:
                 break
         if command is not None:
             given = set(re.findall(r"(?<!\S)--[a-z][\w-]*", quoted))
+            given -= options_of(commands()["counterfoil"])  # such as --import, of every verb
             # a verb that is filled in may have any option, and a recipe those of its function
             recipe = words[2:3] if known in TAKES_RECIPES else []
             if recipe and recipe[0] not in registry.names("recipe"):
@@ -160,7 +161,7 @@ TAKES_RECIPES = ("counterfoil run", "counterfoil plan")
 OTHER_OPTIONS = frozenset({"--csv-img-key", "--local-addr", "--rdzv-conf"})
 OTHER_NAMES = frozenset({
     "EncoderProtocol", "SearchProtocol", "TrustedHostMiddleware", "NCCL_SOCKET_IFNAME",
-    "GLOO_SOCKET_IFNAME", "NaN",
+    "GLOO_SOCKET_IFNAME", "NaN", "DataLoader", "SentenceTransformerTrainer",
 })  # fmt: skip
 
 

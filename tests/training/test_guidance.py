@@ -76,7 +76,7 @@ def test_a_term_that_does_not_look_at_the_grid_has_no_share():
 def test_terms_of_other_grids_have_their_share():
     grid, wider = block(), replace(block(1), guide=None, name="wider")
     losses = objective()(Scores({INFERENCE: grid}))
-    losses["triplet"] = HardestTripletLoss(grid="wider")(Scores({"wider": wider}))
+    losses["triplet"] = HardestTripletLoss(view="wider")(Scores({"wider": wider}))
     found = guide_figures({INFERENCE: grid, "wider": wider}, losses)
     pulls = [
         torch.autograd.grad(losses["triplet"], wider.scores, retain_graph=True)[0].norm(),

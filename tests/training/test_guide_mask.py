@@ -94,7 +94,7 @@ def test_the_losses_see_what_is_left(tmp_path):
     positive, target = batch.positive, guide.targets(batch)
     out = slowly(target, positive, batch.anchors, 0.0, "absolute")
     assert 0 < out.sum() < (~positive).sum()
-    ours, whole = (record.grids["inference"].scores for record in (left, every))
+    ours, whole = (record.matrices["inference"].scores for record in (left, every))
     assert torch.equal(ours, whole.masked_fill(out, -torch.inf))
     own = target[batch.anchors.image, batch.anchors.text].unsqueeze(1)
     for role in ROLES:

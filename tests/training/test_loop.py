@@ -34,7 +34,7 @@ PLAN = TrainConfig(epochs=3, batch=8, optimiser=OptimizerConfig(rate=0.02), log_
 
 class Broken(Loss):
     def forward(self, scores: Scores) -> torch.Tensor:
-        grid = self.grid(scores)
+        grid = self.matrix(scores)
         return grid.scores.sum() * (math.nan if scores.step == 5 else 0.0)
 
 

@@ -48,7 +48,7 @@ class Seen(Loss):
 
     def forward(self, scores: Scores) -> torch.Tensor:
         self.scores = scores
-        return self.grid(scores).scores.sum()
+        return self.matrix(scores).scores.sum()
 
 
 class Proposes(NegativeSource):
@@ -83,7 +83,7 @@ def test_scores_are_those_of_the_model() -> None:
     whole = step.model.score_matrix(
         step.model.encode_images(images), step.model.encode_texts(texts)
     )
-    grid = term.scores.grids["inference"]
+    grid = term.scores.matrices["inference"]
     torch.testing.assert_close(grid.scores, whole[: batch.block[0], : batch.block[1]])
     text_to_image = processor.dataset.text_to_image
     assert grid.positive.tolist() == [
@@ -106,7 +106,7 @@ def test_what_is_proposed_is_scored() -> None:
     batch = cases.batch_of(processor, ANCHORS)
     step(batch)
     written = term.scores.pairs[Role.WRITTEN]
-    grid = term.scores.grids["inference"].scores
+    grid = term.scores.matrices["inference"].scores
     wanted = grid[batch.anchors.image, torch.arange(len(ANCHORS)).flip(0)]
     torch.testing.assert_close(written.squeeze(1), wanted)
     assert set(term.scores.words) == {"masked"}
@@ -119,17 +119,17 @@ def test_a_guide_reaches_the_inference_grid() -> None:
     term = Seen(targets=True)
     step = made(term, sources=[Guided(lambda batch: torch.full(batch.block, 0.5))])
     step(cases.batch_of(cases.processor(), ANCHORS))
-    assert (term.scores.grids["inference"].guide == 0.5).all()
+    assert (term.scores.matrices["inference"].guide == 0.5).all()
 
 
 def test_other_views_have_grids_where_they_are_judged() -> None:
     term = Seen(view="plain")
     step = made(term, "bag")
     step(cases.batch_of(cases.processor(), ANCHORS))
-    assert set(term.scores.grids) == {"plain", "inference"}
+    assert set(term.scores.matrices) == {"plain", "inference"}
     step = made(Seen(), "bag")
     step(cases.batch_of(cases.processor(), ANCHORS))
-    assert set(step.objective.terms["t"].scores.grids) == {"inference"}
+    assert set(step.objective.terms["t"].scores.matrices) == {"inference"}
 
 
 def test_own_losses_are_among_the_losses() -> None:
@@ -145,7 +145,7 @@ def test_autocast_scores_in_half_and_judges_in_full() -> None:
     term = Seen()
     half = made(term, precision="bf16")
     half(cases.batch_of(processor, ANCHORS))
-    assert term.scores.grids["inference"].scores.dtype == torch.float32
+    assert term.scores.matrices["inference"].scores.dtype == torch.float32
     loss = made(SumTripletLoss(), precision="bf16")(cases.batch_of(processor, ANCHORS))["t"]
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(full.item(), rel=0.05)
@@ -251,7 +251,7 @@ def test_copies_make_a_larger_grid() -> None:
     term = Seen(view="copies")
     batch = cases.batch_of(cases.processor(), ANCHORS)
     TrainingStep(Twofold(), WeightedSum(terms={"t": (1.0, term)}))(batch)
-    grid, (images, texts) = term.scores.grids["copies"], batch.block
+    grid, (images, texts) = term.scores.matrices["copies"], batch.block
     assert grid.repeats == 2
     assert grid.scores.shape == grid.positive.shape == (2 * images, 2 * texts)
     for i in range(2 * images):
@@ -334,7 +334,7 @@ def test_judged_pairs_are_no_negatives_of_a_step_and_extra_positives_have_their_
         step = made(term, kind, sources=[Drawn(drawn)])
         step(collate(source, texts, negatives=drawn))
         seen.append(term.scores)
-    whole, left = (scores.grids[INFERENCE] for scores in seen)
+    whole, left = (scores.matrices[INFERENCE] for scores in seen)
     # rows are images 0, 1, 2, 3; columns texts 0, 1, 5, 7, 9
     out = torch.zeros_like(whole.scores, dtype=torch.bool)
     for pair in ((1, 0), (3, 2), (3, 1)):

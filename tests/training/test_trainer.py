@@ -224,7 +224,7 @@ class Seen(Loss):
         self.uses_extra, self.weights = uses_extra, [torch.zeros(0)]
 
     def forward(self, scores: Scores) -> torch.Tensor:
-        grid = self.grid(scores)
+        grid = self.matrix(scores)
         if grid.extra is not None and torch.is_grad_enabled():
             self.weights.append(grid.extra.weight)
             assert bool(grid.scores[grid.extra.image, grid.extra.text].isneginf().all())

@@ -316,7 +316,7 @@ def started(folder: Path, **changes: Any) -> None:
             "but the loss SwitchAfter would need it; allowed are HardestTripletLoss and InfoNCE",
         ),
         (
-            {"loss": HardestTripletLoss(grid="plain")},
+            {"loss": HardestTripletLoss(view="plain")},
             "the loss HardestTripletLoss reads the scores of",
         ),
     ],

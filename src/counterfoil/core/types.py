@@ -509,7 +509,7 @@ class Scores:
     """Input of a loss: scores and targets, without model, embeddings or data set.
 
     Attributes:
-        grids: score matrices by view; "inference" always exists.
+        matrices: score matrices by view; "inference" always exists.
         pairs: (B, N) scores by role, aligned with the anchors.
         words: word tasks by name.
         step: number of earlier batches.
@@ -517,7 +517,7 @@ class Scores:
         seed: of random choices of losses at this step; the same on every process.
     """
 
-    grids: Mapping[str, ScoreMatrix]
+    matrices: Mapping[str, ScoreMatrix]
     pairs: Mapping[Role, Tensor] = field(default_factory=dict)
     words: Mapping[str, WordTask] = field(default_factory=dict)
     step: int = 0

@@ -43,15 +43,15 @@ OFFLINE = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE})
 DERIVED = frozenset({Role.CROSS, Role.COMPANION})
 
 
-def online_negatives(grid: ScoreMatrix) -> HardestNegatives:
+def online_negatives(matrix: ScoreMatrix) -> HardestNegatives:
     """Return (B,) scores of the anchor pairs' hardest negatives in the batch."""
-    true = positive_scores(grid)
-    assert len(true.text) == len(grid.anchor), "every true pair of the block is an anchor pair"
-    return hardest_negatives(grid, true)
+    true = positive_scores(matrix)
+    assert len(true.text) == len(matrix.anchor), "every true pair of the block is an anchor pair"
+    return hardest_negatives(matrix, true)
 
 
 def in_batch_hinges(
-    grid: ScoreMatrix,
+    matrix: ScoreMatrix,
     hard: HardestNegatives,
     margin: float | None,
     *,
@@ -64,9 +64,9 @@ def in_batch_hinges(
     `text` and `image` are (B, N) weights of the hinges against texts and images, by their mean.
     """
     if margin is None:
-        return grid.scores.new_zeros(())
-    texts = _hinge(hard.text, grid.anchor, margin, squared=squared)
-    images = _hinge(hard.image, grid.anchor, margin, squared=squared)
+        return matrix.scores.new_zeros(())
+    texts = _hinge(hard.text, matrix.anchor, margin, squared=squared)
+    images = _hinge(hard.image, matrix.anchor, margin, squared=squared)
     texts = texts if text is None else texts * text.mean(1)
     images = images if image is None else images * image.mean(1)
     return (texts + images).sum()
@@ -74,14 +74,14 @@ def in_batch_hinges(
 
 def mined_hinges(
     scores: Scores,
-    grid: ScoreMatrix,
+    matrix: ScoreMatrix,
     roles: frozenset[Role],
     margin: float,
     *,
     squared: bool = False,
 ) -> Tensor:
     """Return the hinges of mined pairs against their anchors: mean over N, sum over anchors."""
-    anchor = grid.anchor.unsqueeze(1)
+    anchor = matrix.anchor.unsqueeze(1)
     # the order of a sum of floats changes its last digits, and a frozenset has none: the enum has
     ordered = [role for role in Role if role in roles]
     parts = [_hinge(scores.pairs[role], anchor, margin, squared=squared) for role in ordered]
@@ -115,10 +115,12 @@ class OfflineHinges(Loss):
         self.online, self.offline, self.squared = online, offline, squared
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)
-        online = in_batch_hinges(grid, online_negatives(grid), self.online, squared=self.squared)
-        offline = mined_hinges(scores, grid, self.needs.roles, self.offline, squared=self.squared)
-        return self.reduce(online + offline, grid)
+        matrix = self.matrix(scores)
+        online = in_batch_hinges(
+            matrix, online_negatives(matrix), self.online, squared=self.squared
+        )
+        offline = mined_hinges(scores, matrix, self.needs.roles, self.offline, squared=self.squared)
+        return self.reduce(online + offline, matrix)
 
 
 @final
@@ -220,21 +222,21 @@ class AdaptiveQuintuplet(Loss):
         self.reference, self.clamp, self.detach = reference, clamp, detach
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)
-        hard = online_negatives(grid)
+        matrix = self.matrix(scores)
+        hard = online_negatives(matrix)
         weights = self._weights(scores, hard)
-        online = in_batch_hinges(grid, hard, self.online, text=weights.text, image=weights.image)
+        online = in_batch_hinges(matrix, hard, self.online, text=weights.text, image=weights.image)
         return self.reduce(
-            online + mined_hinges(scores, grid, self.needs.roles, self.offline), grid
+            online + mined_hinges(scores, matrix, self.needs.roles, self.offline), matrix
         )
 
     def weights(self, scores: Scores) -> AdaptiveWeights:
         """Return the weights of the online hinges; beta where a negative is missing."""
-        return self._weights(scores, online_negatives(self.grid(scores)))
+        return self._weights(scores, online_negatives(self.matrix(scores)))
 
     def _weights(self, scores: Scores, hard: HardestNegatives) -> AdaptiveWeights:
         if self.reference == "positive":
-            texts = images = self.grid(scores).anchor.unsqueeze(1)
+            texts = images = self.matrix(scores).anchor.unsqueeze(1)
         else:
             texts, images = scores.pairs[Role.HARD_TEXT], scores.pairs[Role.HARD_IMAGE]
         return AdaptiveWeights(self._weight(texts, hard.text), self._weight(images, hard.image))
@@ -279,17 +281,17 @@ class OnlineQuintuplet(Loss):
         self.online, self.offline = online, offline
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)
-        online = in_batch_hinges(grid, online_negatives(grid), self.online)
-        offline = mined_hinges(scores, grid, self.needs.roles, self.offline)
-        derived = hinge(_derived(grid), grid.anchor, self.offline).sum()
-        return self.reduce(online + offline + derived, grid)
+        matrix = self.matrix(scores)
+        online = in_batch_hinges(matrix, online_negatives(matrix), self.online)
+        offline = mined_hinges(scores, matrix, self.needs.roles, self.offline)
+        derived = hinge(_derived(matrix), matrix.anchor, self.offline).sum()
+        return self.reduce(online + offline + derived, matrix)
 
 
-def _derived(grid: ScoreMatrix) -> Tensor:
+def _derived(matrix: ScoreMatrix) -> Tensor:
     """Return (2, B) scores of the derived pairs, -inf where there is none."""
-    true, wrong = positive_scores(grid), negative_scores(grid)
-    if (grid.positive.sum(0) != 1).any():
+    true, wrong = positive_scores(matrix), negative_scores(matrix)
+    if (matrix.positive.sum(0) != 1).any():
         raise ValueError(
             "OnlineQuintuplet pairs the image of a wrong text with a text of a wrong image, so "
             "every text of the batch needs one image; positives have one True in each column"
@@ -300,5 +302,7 @@ def _derived(grid: ScoreMatrix) -> Tensor:
     # argmax of a row of -inf is 0, which is no negative
     real = (wrong[true.image, text] != -torch.inf) & (wrong[image, true.text] != -torch.inf)
     real = real & (text_to_image != image)
-    companion = grid.scores[text_to_image].masked_fill(~grid.positive[image], -torch.inf).amax(1)
-    return torch.stack([grid.scores[image, text], companion]).masked_fill(~real, -torch.inf)
+    companion = (
+        matrix.scores[text_to_image].masked_fill(~matrix.positive[image], -torch.inf).amax(1)
+    )
+    return torch.stack([matrix.scores[image, text], companion]).masked_fill(~real, -torch.inf)

@@ -152,12 +152,12 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
                 raise TypeError("a Scores record holds everything; call the loss with it alone")
             record = scores
         else:
-            matrix = _score_matrix(scores, positives, guide, scale, self._grid_name(), repeats)
+            matrix = _score_matrix(scores, positives, guide, scale, self._matrix_name(), repeats)
             if extra_positives is not None:
                 matrix = _with_extra(matrix, extra_positives)
             record = _in_full_precision(
                 Scores(
-                    grids={matrix.name: matrix},
+                    matrices={matrix.name: matrix},
                     pairs=_aligned(tensors, matrix),
                     words={
                         name: task if isinstance(task, WordTask) else WordTask(*task)
@@ -173,7 +173,7 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
         return output
 
     @abstractmethod
-    def _grid_name(self) -> str:
+    def _matrix_name(self) -> str:
         """Name in the record of scores given as a tensor."""
 
     def _check(self, scores: Scores) -> None:
@@ -217,23 +217,23 @@ class Loss(ScoresModule[Tensor], ABC):
     def forward(self, scores: Scores) -> Tensor:
         """Return the scalar loss of a record."""
 
-    def grid(self, scores: Scores) -> ScoreMatrix:
+    def matrix(self, scores: Scores) -> ScoreMatrix:
         """Return the score matrix that this loss reads."""
-        return scores.grids[self.view]
+        return scores.matrices[self.view]
 
-    def reduce(self, total: Tensor, grid: ScoreMatrix) -> Tensor:
+    def reduce(self, total: Tensor, matrix: ScoreMatrix) -> Tensor:
         """Divide a sum over the batch by its number of anchor pairs where the mean is wanted."""
-        return total / len(grid.anchor) if self.reduction == "mean" else total
+        return total / len(matrix.anchor) if self.reduction == "mean" else total
 
-    def _grid_name(self) -> str:
+    def _matrix_name(self) -> str:
         return self.view
 
     def _check(self, scores: Scores) -> None:
         name = type(self).__name__
-        if self.view not in scores.grids:
+        if self.view not in scores.matrices:
             raise ValueError(
                 f"{name} reads the score matrix {self.view!r}, and the record has "
-                f"{', '.join(map(repr, scores.grids)) or 'none'}"
+                f"{', '.join(map(repr, scores.matrices)) or 'none'}"
             )
         missing = [
             f"{word}=" for r, word in KEYWORDS.items() if r in self.needs.roles - {*scores.pairs}
@@ -245,7 +245,7 @@ class Loss(ScoresModule[Tensor], ABC):
                 f"{name} needs {', '.join(missing)} each a (B,) or (B, N) tensor, in rows aligned "
                 "with the B anchor pairs"
             )
-        if self.needs.targets and self.grid(scores).guide is None:
+        if self.needs.targets and self.matrix(scores).guide is None:
             raise ValueError(
                 f"{name} needs guide= an (I, T) tensor: how similar images and texts ought to be"
             )
@@ -319,7 +319,7 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
         term = cast("Loss", self.terms[name])
         return zero_loss(scores) if scores.step < term.begins else term(scores)
 
-    def _grid_name(self) -> str:
+    def _matrix_name(self) -> str:
         if len(names := sorted(self.views)) > 1:
             raise ValueError(
                 f"the losses of this sum read several score matrices, {', '.join(names)}; call "
@@ -339,7 +339,7 @@ def weighted_sum(**terms: Loss | tuple[float, Loss]) -> Config[WeightedSum]:
 
 def zero_loss(scores: Scores) -> Tensor:
     """Return a scalar zero on the device and in the dtype of the scores."""
-    return next(iter(scores.grids.values())).scores.new_zeros(())
+    return next(iter(scores.matrices.values())).scores.new_zeros(())
 
 
 def step_generator(scores: Scores, purpose: str) -> torch.Generator:
@@ -438,7 +438,7 @@ def _aligned(
 
 
 def _in_full_precision(scores: Scores) -> Scores:
-    def grid(g: ScoreMatrix) -> ScoreMatrix:
+    def widened(g: ScoreMatrix) -> ScoreMatrix:
         guide = None if g.guide is None else full_precision(g.guide)
         extra = g.extra and replace(g.extra, score=full_precision(g.extra.score))
         scores, anchor = full_precision(g.scores), full_precision(g.anchor)
@@ -446,7 +446,7 @@ def _in_full_precision(scores: Scores) -> Scores:
 
     return replace(
         scores,
-        grids={name: grid(g) for name, g in scores.grids.items()},
+        matrices={name: widened(g) for name, g in scores.matrices.items()},
         pairs={role: full_precision(pair) for role, pair in scores.pairs.items()},
         guides={role: full_precision(guide) for role, guide in scores.guides.items()},
         words={n: replace(w, logits=full_precision(w.logits)) for n, w in scores.words.items()},
@@ -487,16 +487,16 @@ def hinge(negative: Tensor, positive: Tensor, margin: float) -> Tensor:
     return (margin + negative - positive).clamp(min=0)
 
 
-def positive_scores(grid: ScoreMatrix) -> PositiveScores:
+def positive_scores(matrix: ScoreMatrix) -> PositiveScores:
     """Return the true pairs of a score matrix."""
     # nonzero runs row by row, and rows of the transposed mask are texts
-    text, image = grid.positive.T.nonzero(as_tuple=True)
-    return PositiveScores(image, text, grid.scores[image, text])
+    text, image = matrix.positive.T.nonzero(as_tuple=True)
+    return PositiveScores(image, text, matrix.scores[image, text])
 
 
-def weighted_positive_scores(grid: ScoreMatrix) -> tuple[PositiveScores, Tensor]:
+def weighted_positive_scores(matrix: ScoreMatrix) -> tuple[PositiveScores, Tensor]:
     """Return the true pairs of a score matrix, then its extra positives, and (P,) their weights."""
-    true, extra = positive_scores(grid), grid.extra
+    true, extra = positive_scores(matrix), matrix.extra
     weight = torch.ones_like(true.score)
     if extra is None:
         return true, weight
@@ -507,15 +507,15 @@ def weighted_positive_scores(grid: ScoreMatrix) -> tuple[PositiveScores, Tensor]
     ), torch.cat([weight, extra.weight.to(weight)])
 
 
-def negative_scores(grid: ScoreMatrix) -> Tensor:
+def negative_scores(matrix: ScoreMatrix) -> Tensor:
     """Return (I, T) scores, -inf where the pair is true."""
-    return grid.scores.masked_fill(grid.positive, -torch.inf)
+    return matrix.scores.masked_fill(matrix.positive, -torch.inf)
 
 
-def hardest_negatives(grid: ScoreMatrix, true: PositiveScores) -> HardestNegatives:
+def hardest_negatives(matrix: ScoreMatrix, true: PositiveScores) -> HardestNegatives:
     """Return the hardest negatives in the batch of each true pair.
 
     `amax`, unlike `max`, shares the gradient among equal scores.
     """
-    wrong = negative_scores(grid)
+    wrong = negative_scores(matrix)
     return HardestNegatives(wrong.amax(1)[true.image], wrong.amax(0)[true.text])

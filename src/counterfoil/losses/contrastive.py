@@ -79,17 +79,17 @@ class InfoNCELoss(Loss):
 
     def forward(self, scores: Scores) -> Tensor:
         """Return the scalar loss; while training, first clamp a learnt temperature to its range."""
-        grid = self.grid(scores)
-        scale = self._scale().to(grid.scores.dtype)
+        matrix = self.matrix(scores)
+        scale = self._scale().to(matrix.scores.dtype)
         # log(1 + sum of exp(wrong - true)) is the cross-entropy among the true and all wrong ones
-        true, weight = weighted_positive_scores(grid)
-        out = grid.positive | grid.scores.isneginf()
+        true, weight = weighted_positive_scores(matrix)
+        out = matrix.positive | matrix.scores.isneginf()
         # -inf after scaling: the gradient of a learnt scale would be -inf * 0, which is NaN
-        wrong = (grid.scores.masked_fill(out, 0) * scale).masked_fill(out, -torch.inf)
+        wrong = (matrix.scores.masked_fill(out, 0) * scale).masked_fill(out, -torch.inf)
         logit = (true.score - self.margin) * scale
         texts = softplus(wrong.logsumexp(1)[true.image] - logit)
         images = softplus(wrong.logsumexp(0)[true.text] - logit)
-        return self.reduce(((texts + images) * weight).sum() / 2, grid)
+        return self.reduce(((texts + images) * weight).sum() / 2, matrix)
 
     def tiled(self, vectors: VectorScores) -> Tensor:
         """Return the same loss of vectors, without their score matrix."""
@@ -152,16 +152,16 @@ class SigmoidLoss(Loss):
         self.bias = nn.Parameter(torch.tensor(float(bias)), requires_grad=learnable)
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)
-        dtype = grid.scores.dtype
+        matrix = self.matrix(scores)
+        dtype = matrix.scores.dtype
         scale, bias = self.log_scale.exp().to(dtype), self.bias.to(dtype)
-        out = grid.scores.isneginf()  # such a pair adds 0; a gradient of -inf * 0 would be NaN
-        logits = grid.scores.masked_fill(out, 0) * scale + bias
+        out = matrix.scores.isneginf()  # such a pair adds 0; a gradient of -inf * 0 would be NaN
+        logits = matrix.scores.masked_fill(out, 0) * scale + bias
         logits = logits.masked_fill(out, -torch.inf)
-        cost = softplus(torch.where(grid.positive, -logits, logits)).sum()
-        if (extra := grid.extra) is not None:
+        cost = softplus(torch.where(matrix.positive, -logits, logits)).sum()
+        if (extra := matrix.extra) is not None:
             cost = cost + (softplus(-extra.score * scale - bias) * extra.weight.to(dtype)).sum()
-        return self.reduce(cost, grid)
+        return self.reduce(cost, matrix)
 
 
 @final
@@ -212,16 +212,18 @@ class InfoNCEWithCandidatesLoss(Loss):
         self.needs = Needs(roles=frozenset({*self.texts, *self.images}))
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)
-        true, wrong = positive_scores(grid), negative_scores(grid)
-        assert len(true.text) == len(grid.anchor), "every true pair of the block is an anchor pair"
+        matrix = self.matrix(scores)
+        true, wrong = positive_scores(matrix), negative_scores(matrix)
+        assert len(true.text) == len(matrix.anchor), (
+            "every true pair of the block is an anchor pair"
+        )
         directions = ((wrong[true.image], self.texts), (wrong.T[true.text], self.images))
         costs = []
         for in_batch, roles in directions:
             candidates = torch.cat([in_batch, *(scores.pairs[role] for role in roles)], 1)
             excess = (candidates / self.temperature).logsumexp(1) - true.score / self.temperature
             costs.append(softplus(excess))
-        return self.reduce(torch.stack(costs).sum() / 2, grid)
+        return self.reduce(torch.stack(costs).sum() / 2, matrix)
 
 
 # the names in the papers

@@ -61,29 +61,29 @@ class GuidedDirections(NamedTuple):
     texts: GuidedScores
 
 
-def expand_copies(grid: ScoreMatrix) -> Tensor:
+def expand_copies(matrix: ScoreMatrix) -> Tensor:
     """Return the guide in the shape of the scores, which may hold several copies of each item."""
-    assert grid.guide is not None, "Loss.__call__ checks that there is a guide"
-    if grid.guide.shape == grid.scores.shape:
-        return grid.guide
-    return grid.guide.repeat_interleave(grid.repeats, 0).repeat_interleave(grid.repeats, 1)
+    assert matrix.guide is not None, "Loss.__call__ checks that there is a guide"
+    if matrix.guide.shape == matrix.scores.shape:
+        return matrix.guide
+    return matrix.guide.repeat_interleave(matrix.repeats, 0).repeat_interleave(matrix.repeats, 1)
 
 
-def in_units(grid: ScoreMatrix, units: Units) -> ScoreMatrix:
+def in_units(matrix: ScoreMatrix, units: Units) -> ScoreMatrix:
     """Return the score matrix with the scale for these units."""
-    return replace(grid, scale=1.0) if units == "score" else grid
+    return replace(matrix, scale=1.0) if units == "score" else matrix
 
 
-def guided_directions(grid: ScoreMatrix, *, each_pair: bool) -> GuidedDirections:
+def guided_directions(matrix: ScoreMatrix, *, each_pair: bool) -> GuidedDirections:
     """Return both directions of a score matrix, in units of a cosine.
 
     Where a score or the guide is -inf, the pair is no negative. With `each_pair` there is one
     anchor for each true pair; else one for each image and each text, whose positive is left at 0
     because nothing reads it.
     """
-    student, teacher = grid.scores / grid.scale, expand_copies(grid) / grid.scale
+    student, teacher = matrix.scores / matrix.scale, expand_copies(matrix) / matrix.scale
     unknown = teacher.isneginf() | student.isneginf()
-    negative = ~(grid.positive | unknown)
+    negative = ~(matrix.positive | unknown)
     student, teacher = student.masked_fill(unknown, 0), teacher.masked_fill(unknown, 0)
     if not each_pair:
         rows, columns = (student.new_zeros(n) for n in student.shape)
@@ -91,8 +91,8 @@ def guided_directions(grid: ScoreMatrix, *, each_pair: bool) -> GuidedDirections
             GuidedScores(student, teacher, negative, rows, rows),
             GuidedScores(student.T, teacher.T, negative.T, columns, columns),
         )
-    image, text, score = positive_scores(grid)
-    positives = score / grid.scale, teacher[image, text]
+    image, text, score = positive_scores(matrix)
+    positives = score / matrix.scale, teacher[image, text]
     return GuidedDirections(
         GuidedScores(student[image], teacher[image], negative[image], *positives),
         GuidedScores(student.T[text], teacher.T[text], negative.T[text], *positives),
@@ -109,7 +109,7 @@ def hardest_candidates(side: GuidedScores) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def guide_agreement(grid: ScoreMatrix) -> dict[str, Tensor]:
+def guide_agreement(matrix: ScoreMatrix) -> dict[str, Tensor]:
     """Measure how far scores are from their guide; anchors without a negative are left out.
 
     "disagree" is the percentage of anchors whose hardest negative is another one for the teachers;
@@ -117,7 +117,7 @@ def guide_agreement(grid: ScoreMatrix) -> dict[str, Tensor]:
     percentage of true pairs that the teachers score below some negative, counted once for each
     direction: many of them hint at false negatives.
     """
-    sides = guided_directions(grid, each_pair=True)
+    sides = guided_directions(matrix, each_pair=True)
     counted = torch.cat([side.negative.any(1) for side in sides])
     apart, above, distance = [], [], []
     for side in sides:
@@ -244,10 +244,10 @@ class MarginDistillationLoss(Loss):
         self.needs = _MINED if offline else type(self).needs
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = in_units(self.grid(scores), self.units)
-        sides = guided_directions(grid, each_pair=self.reads_positive or self.offline)
+        matrix = in_units(self.matrix(scores), self.units)
+        sides = guided_directions(matrix, each_pair=self.reads_positive or self.offline)
         if self.offline:
-            sides = _with_mined(sides, scores, grid)
+            sides = _with_mined(sides, scores, matrix)
         return _sum_of_directions([self.distances(side) for side in sides], self.reduction)
 
     @property
@@ -384,12 +384,12 @@ class HardNegativeRectificationLoss(Loss):
         self.needs = _MINED if candidates == "offline" else type(self).needs
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = in_units(self.grid(scores), self.units)
-        sides = guided_directions(grid, each_pair=self.candidates == "offline")
+        matrix = in_units(self.matrix(scores), self.units)
+        sides = guided_directions(matrix, each_pair=self.candidates == "offline")
         if self.candidates == "batch":
             return _sum_of_directions([self.rectified(side) for side in sides], self.reduction)
         hinges = [
-            self._offline(side, scores.pairs[role] / grid.scale, scores.guides[role])
+            self._offline(side, scores.pairs[role] / matrix.scale, scores.guides[role])
             for side, role in zip(sides, MINED_ROLES, strict=True)
         ]
         return _sum_of_directions(hinges, self.reduction)
@@ -412,9 +412,9 @@ class HardNegativeRectificationLoss(Loss):
         return (self.gamma - teacher_score + student_score).clamp(min=0)
 
 
-def _with_mined(sides: GuidedDirections, scores: Scores, grid: ScoreMatrix) -> GuidedDirections:
+def _with_mined(sides: GuidedDirections, scores: Scores, matrix: ScoreMatrix) -> GuidedDirections:
     """Append every anchor's mined pairs to its negatives."""
-    scale = grid.scale
+    scale = matrix.scale
     joined = [
         side.joined(scores.pairs[role] / scale, scores.guides[role] / scale)
         for side, role in zip(sides, MINED_ROLES, strict=True)

@@ -60,10 +60,10 @@ class UTOLoss(SmoothHingeLoss):
     """
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)
-        wrong = grid.scores.masked_fill(grid.positive, 0)
+        matrix = self.matrix(scores)
+        wrong = matrix.scores.masked_fill(matrix.positive, 0)
         cost = self.cost(wrong, 0).sum() + self.cost(wrong, 1).sum()
-        return self.reduce(cost - grid.anchor.relu().log1p().sum(), grid)
+        return self.reduce(cost - matrix.anchor.relu().log1p().sum(), matrix)
 
 
 @final
@@ -93,4 +93,4 @@ class MomentumQueueLoss(SmoothHingeLoss):
         for queue, key in DIRECTIONS:
             cost = self.cost(scores.pairs[queue], 1)
             total = total + (cost - scores.pairs[key].relu().log1p().mean(1)).sum()
-        return self.reduce(total, self.grid(scores))
+        return self.reduce(total, self.matrix(scores))

@@ -34,23 +34,23 @@ class TripletLoss(Loss):
     Args:
         margin: in units of a score.
         reduction: see `Loss`.
-        grid: name of the score matrix that it reads.
+        view: name of the score matrix that it reads, a view of the model.
     """
 
     def __init__(
-        self, *, margin: float = 0.2, reduction: Reduction = "sum", grid: str = INFERENCE
+        self, *, margin: float = 0.2, reduction: Reduction = "sum", view: str = INFERENCE
     ) -> None:
         super().__init__(reduction=reduction)
-        self.margin, self.view = margin, grid
+        self.margin, self.view = margin, view
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)
-        texts, images = self.directions(grid)
-        return self.reduce(texts + images, grid)
+        matrix = self.matrix(scores)
+        texts, images = self.directions(matrix)
+        return self.reduce(texts + images, matrix)
 
-    def directions(self, grid: ScoreMatrix) -> tuple[Tensor, Tensor]:
+    def directions(self, matrix: ScoreMatrix) -> tuple[Tensor, Tensor]:
         """Return the loss against wrong texts, and against wrong images."""
-        true, wrong = positive_scores(grid), negative_scores(grid)
+        true, wrong = positive_scores(matrix), negative_scores(matrix)
         return (
             self._cost(wrong, true.image, true.score),
             self._cost(wrong.T, true.text, true.score),
@@ -163,8 +163,8 @@ class MeanTripletLoss(TripletLoss):
         super().__init__(margin=margin, reduction=reduction)
         self.semi_hard = semi_hard
 
-    def reduce(self, total: Tensor, grid: ScoreMatrix) -> Tensor:
-        return super().reduce(total * len(grid.anchor), grid)  # the total is a mean already
+    def reduce(self, total: Tensor, matrix: ScoreMatrix) -> Tensor:
+        return super().reduce(total * len(matrix.anchor), matrix)  # the total is a mean already
 
     def _cost(self, wrong: Tensor, anchor: Tensor, positive: Tensor) -> Tensor:
         wrong = wrong[anchor]
@@ -205,11 +205,11 @@ class MarginRankingLoss(Loss):
         self.needs = Needs(roles=frozenset({self.role}), block=False)
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)
+        matrix = self.matrix(scores)
         candidates = scores.pairs[self.role]
-        cost = hinge(candidates, grid.anchor.unsqueeze(1), self.margin).sum(1)
+        cost = hinge(candidates, matrix.anchor.unsqueeze(1), self.margin).sum(1)
         count = candidates.isneginf().logical_not().sum(1)
-        return self.reduce((cost / count.clamp(min=1)).sum(), grid)
+        return self.reduce((cost / count.clamp(min=1)).sum(), matrix)
 
 
 # the names in the papers

@@ -110,7 +110,7 @@ def _own_loss(name: str, dataset: str) -> Loss:
 
 def _distance_weighted(dataset: str, grid: str = INFERENCE) -> Loss:
     furthest = FURTHEST[dataset]
-    return lazy(DistanceWeightedTripletLoss, margin=MARGIN, furthest=furthest, grid=grid)
+    return lazy(DistanceWeightedTripletLoss, margin=MARGIN, furthest=furthest, view=grid)
 
 
 def momentum_queue(dataset: str) -> Config[NegativeSource]:

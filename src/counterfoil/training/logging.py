@@ -188,7 +188,7 @@ DISAGREE = "guide_disagree"
 SHARE = "share_"  # begins the names of the terms' shares of the gradient, in percent
 
 
-def generated_difficulty(written: Tensor, grid: ScoreMatrix) -> dict[str, Tensor]:
+def generated_difficulty(written: Tensor, matrix: ScoreMatrix) -> dict[str, Tensor]:
     """Measure how hard generated captions are for the model: TAGS, Fig. 3, while training goes on.
 
     Percent of them that score above the caption they were made of, the mean difference in units of
@@ -197,7 +197,7 @@ def generated_difficulty(written: Tensor, grid: ScoreMatrix) -> dict[str, Tensor
     """
     scores = written.detach().double()
     there = scores > -torch.inf
-    gaps = ((scores - grid.anchor.detach().double().unsqueeze(1)) / grid.scale)[there]
+    gaps = ((scores - matrix.anchor.detach().double().unsqueeze(1)) / matrix.scale)[there]
     if not len(gaps):
         return {}
     levels = (10, 25, 50, 75, 90)
@@ -219,17 +219,17 @@ class StepMonitor:
 
     def record(
         self,
-        grids: Mapping[str, ScoreMatrix],
+        matrices: Mapping[str, ScoreMatrix],
         losses: Mapping[str, Tensor],
         pairs: Mapping[Role, Tensor] | None = None,
     ) -> None:
         """Note the figures of a step, if they are wanted and it has a guide or written captions."""
         if not self.wanted:
             return
-        grid, written = grids[INFERENCE], (pairs or {}).get(Role.WRITTEN)
-        self.figures = {} if grid.guide is None else guide_figures(grids, losses)
+        matrix, written = matrices[INFERENCE], (pairs or {}).get(Role.WRITTEN)
+        self.figures = {} if matrix.guide is None else guide_figures(matrices, losses)
         if written is not None:
-            self.figures |= generated_difficulty(written, grid)
+            self.figures |= generated_difficulty(written, matrix)
 
     def record_tiled(self, vectors: VectorScores) -> None:
         """Note the figures of a step without a score matrix, if they are wanted."""
@@ -265,15 +265,15 @@ def vector_figures(vectors: VectorScores, sample: int = 1000) -> dict[str, Tenso
 
 
 def guide_figures(
-    grids: Mapping[str, ScoreMatrix], losses: Mapping[str, Tensor]
+    matrices: Mapping[str, ScoreMatrix], losses: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Figures of one guided step: how the model agrees with its guide, and each term's share.
 
-    The shares, in percent, are of the norms of the gradients that reach the scores of all grids;
+    The shares, in percent, are of the norms of the gradients that reach the scores of all matrices;
     the graph of the losses is kept.
     """
-    agreement = {f"guide_{n}": value for n, value in guide_agreement(grids[INFERENCE]).items()}
-    scores = [grid.scores for grid in grids.values() if grid.scores.requires_grad]
+    agreement = {f"guide_{n}": value for n, value in guide_agreement(matrices[INFERENCE]).items()}
+    scores = [matrix.scores for matrix in matrices.values() if matrix.scores.requires_grad]
     norms = {name: _gradient_norm(loss, scores) for name, loss in losses.items()}
     total = torch.stack(list(norms.values())).sum().clamp(min=1e-30)
     return {

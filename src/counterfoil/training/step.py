@@ -259,14 +259,14 @@ class TrainingStep(TrainableModule[Batch]):
             return self._tiled_losses(batch, gather_views(batch, share))
         with autocast(self.precision, batch.device):
             views = self._with_batch_context(batch, gather_views(batch, share))
-            grids = self._grids(batch, views)
-            self._copies = {name: grid.repeats for name, grid in grids.items()}
-            proposal = self._proposal(batch, views, grids[INFERENCE].scores)
+            matrices = self._matrices(batch, views)
+            self._copies = {name: matrix.repeats for name, matrix in matrices.items()}
+            proposal = self._proposal(batch, views, matrices[INFERENCE].scores)
             pairs = self._pairs(batch, views, proposal)
         roles = {*proposal.pairs, *proposal.scores}
         self._proposed = batch.step, {role: pairs[role].isneginf() for role in roles}
-        losses = self._losses(batch, grids, pairs, proposal.words)
-        self.watch.record(grids, losses, pairs)
+        losses = self._losses(batch, matrices, pairs, proposal.words)
+        self.watch.record(matrices, losses, pairs)
         return {**losses, **_own_losses(views)}
 
     def _tiled_losses(self, batch: Batch, views: EncodedViews) -> dict[str, Tensor]:
@@ -296,20 +296,20 @@ class TrainingStep(TrainableModule[Batch]):
         # run the objective itself on zeros: no formula per loss, and schedules, guides and margins
         # count as they do in training
         flat = torch.zeros(batch.block, device=batch.device)
-        grids = {}
+        matrices = {}
         for name in self._wanted(batch):
             copies = self._copies.get(name, 1)  # as in the previous batch
             zeros = flat.new_zeros(batch.block[0] * copies, batch.block[1] * copies)
-            grids[name] = self._score_matrix(batch, zeros, name)
+            matrices[name] = self._score_matrix(batch, zeros, name)
         pairs = {role: flat.new_zeros(pair.shape) for role, pair in batch.pairs.items()}
         pairs |= {r: flat.new_zeros(n.shape).masked_fill(n, -torch.inf) for r, n in none.items()}
-        losses = self._losses(batch, grids, pairs, {})
+        losses = self._losses(batch, matrices, pairs, {})
         return torch.stack(list(losses.values())).sum()
 
     def _losses(
         self,
         batch: Batch,
-        grids: Mapping[str, ScoreMatrix],
+        matrices: Mapping[str, ScoreMatrix],
         pairs: Mapping[Role, Tensor],
         words: Mapping[str, WordTask],
     ) -> dict[str, Tensor]:
@@ -320,7 +320,7 @@ class TrainingStep(TrainableModule[Batch]):
         }
         seed = derive_seed(self.seed, "judge", batch.step)
         losses: dict[str, Tensor] = self.objective(
-            Scores(grids, self._masked(batch, pairs), words, batch.step, guides, seed)
+            Scores(matrices, self._masked(batch, pairs), words, batch.step, guides, seed)
         )
         return losses
 
@@ -336,16 +336,16 @@ class TrainingStep(TrainableModule[Batch]):
             torch.manual_seed(derive_seed(self.seed, "relate", batch.step))
             return self.model.batch_forward(batch, views, self._wanted(batch))
 
-    def _grids(self, batch: Batch, views: EncodedViews) -> dict[str, ScoreMatrix]:
+    def _matrices(self, batch: Batch, views: EncodedViews) -> dict[str, ScoreMatrix]:
         """Scores of the anchor block, in the view for inference and in those that losses read."""
-        grids = {}
+        matrices = {}
         for name in sorted(self._wanted(batch)):
             view = views.views[name]
             only = self.scores_anchors_only and name == INFERENCE and view.repeats == 1
             score = score_anchor_pairs if only else score_whole_block
             scores = self.model.loss_scores(score(self.model, batch, view))
-            grids[name] = self._score_matrix(batch, scores, name)
-        return grids
+            matrices[name] = self._score_matrix(batch, scores, name)
+        return matrices
 
     def _score_matrix(self, batch: Batch, scores: Tensor, name: str) -> ScoreMatrix:
         guided = self.objective.needs.targets and name == INFERENCE

@@ -36,7 +36,7 @@ class OnPlain(Loss):
     view = "plain"
 
     def forward(self, scores: Scores) -> torch.Tensor:
-        return self.grid(scores).scores.square().mean()
+        return self.matrix(scores).scores.square().mean()
 
 
 class OnWritten(Loss):
@@ -74,9 +74,9 @@ def step_of(kind: str, processor: Any) -> TrainingStep:
     if kind in ("bag", "own"):
         terms["plain"] = (0.3, OnPlain())
     if kind == "hrem":
-        terms["drawn"] = (0.3, DistanceWeightedTripletLoss(grid=BOTH))
+        terms["drawn"] = (0.3, DistanceWeightedTripletLoss(view=BOTH))
         terms["images"], terms["texts"] = (
-            (0.3, StartAt(term=SumTripletLoss(grid=grid), steps=3)) for grid in (IMAGES, TEXTS)
+            (0.3, StartAt(term=SumTripletLoss(view=grid), steps=3)) for grid in (IMAGES, TEXTS)
         )
     step = TrainingStep(
         cases.host(kind, processor),

@@ -80,7 +80,7 @@ def test_a_group_begins_later_on_every_process(chunk: int) -> None:
 def related(chunk: int) -> dict[str, np.ndarray]:
     """HREM after three steps, in the last two of which its graph is judged."""
     processor = cases.processor()
-    late = StartAt(term=DistanceWeightedTripletLoss(grid=BOTH), steps=1)
+    late = StartAt(term=DistanceWeightedTripletLoss(view=BOTH), steps=1)
     terms = {"plain": (1.0, SumTripletLoss()), "late": (1.0, late)}
     step = TrainingStep(
         cases.host("hrem", processor), WeightedSum(terms=terms), chunk=chunk

@@ -27,7 +27,7 @@ def density(cosine: float, dimensions: int, nearest: float) -> float:
 
 def test_chances_are_the_inverse_density_of_what_may_be_drawn():
     term, scores = DistanceWeightedTripletLoss(furthest=1.4, dimensions=8), block()
-    positive = judged(scores, OWNER).grids[INFERENCE].positive
+    positive = judged(scores, OWNER).matrices[INFERENCE].positive
     chances = term.chances(scores, positive)
     for anchor, row in enumerate(scores.tolist()):
         weights = [
@@ -45,7 +45,7 @@ def test_chances_are_the_inverse_density_of_what_may_be_drawn():
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=7), st.integers(0, 999))
 def test_it_equals_a_loop_over_pairs(text_to_image, seed):
     scores = block(seed, text_to_image=text_to_image)
-    grid = judged(scores, text_to_image).grids[INFERENCE]
+    grid = judged(scores, text_to_image).matrices[INFERENCE]
     term, total = DistanceWeightedTripletLoss(margin=0.3, dimensions=16), 0.0
     pairs = grid.positive.nonzero()
     uniforms = torch.rand(2 * len(pairs), generator=torch.Generator().manual_seed(seed))
@@ -84,7 +84,7 @@ def test_a_draw_is_of_its_step_grid_and_seed():
 
     def moved(seed: int, name: str = INFERENCE) -> torch.Tensor:
         one = ScoreMatrix(scores, grid.positive, grid.anchor, name=name)
-        loss = DistanceWeightedTripletLoss(dimensions=3, grid=name)(Scores({name: one}, seed=seed))
+        loss = DistanceWeightedTripletLoss(dimensions=3, view=name)(Scores({name: one}, seed=seed))
         return torch.autograd.grad(loss, scores)[0]
 
     assert torch.equal(moved(1), moved(1))
@@ -111,7 +111,7 @@ def test_a_score_beyond_a_cosine_and_equal_ones_are_finite():
 
 
 def test_scores_of_another_scale_are_drawn_alike():
-    scores, rows = block(), judged(block(), OWNER).grids[INFERENCE]
+    scores, rows = block(), judged(block(), OWNER).matrices[INFERENCE]
     wide = ScoreMatrix(10 * scores, rows.positive, 10 * rows.anchor, scale=10.0)
     small = DistanceWeightedTripletLoss(margin=0.2)(Scores({INFERENCE: rows}))
     assert DistanceWeightedTripletLoss(margin=2.0)(

@@ -17,7 +17,7 @@ OWNERS = {"captions": [0, 0, 1, 2, 3, 3], "one each": [0, 1, 2, 3], "one image":
 
 def guided(scores: Tensor, text_to_image: list[int], guide: Tensor) -> Scores:
     made = cases.judged(scores, text_to_image)
-    return replace(made, grids={INFERENCE: replace(made.grids[INFERENCE], guide=guide)})
+    return replace(made, matrices={INFERENCE: replace(made.matrices[INFERENCE], guide=guide)})
 
 
 def near(seed: int, text_to_image: list[int], images: int) -> Tensor:
@@ -69,7 +69,7 @@ def test_the_guide_chooses_the_hardest() -> None:
     s = torch.tensor([[0.5, 0.4, 0.39]] + [[-1.0] * 3] * 2)
     guide = torch.tensor([[0.0, 0.0, 1.0]] + [[0.0] * 3] * 2)
     made = guided(s.requires_grad_(), [0, 1, 2], guide)
-    texts, _ = LSEHLoss(alpha=0.2, lam=0.1).directions(made.grids[INFERENCE])
+    texts, _ = LSEHLoss(alpha=0.2, lam=0.1).directions(made.matrices[INFERENCE])
     (gradient,) = torch.autograd.grad(texts, s)
     assert gradient[0].tolist() == [-1.0, 0.0, 1.0]
 
@@ -80,7 +80,7 @@ def test_marked_pairs() -> None:
     guide = torch.zeros(3, 3)
     guide[0, 1] = guide[1, 0] = -torch.inf
     made = guided(s, text_to_image, guide)
-    grid = made.grids[INFERENCE]
+    grid = made.matrices[INFERENCE]
     kept = LSEHLoss(alpha=0.2, same_image="no margin")
     assert kept.margin(grid)[0].tolist() == pytest.approx([0.0, 0.0, 0.2])
     left_out = kept.directions(grid)[0].item()

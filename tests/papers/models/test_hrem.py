@@ -42,7 +42,7 @@ def batch(step: int = 0, *, offline: bool = False) -> Batch:
 
 def objective(steps: int) -> WeightedSum:
     late = {
-        name: StartAt(term=SumTripletLoss(grid=grid), steps=steps)
+        name: StartAt(term=SumTripletLoss(view=grid), steps=steps)
         for name, grid in ENHANCED.items()
     }
     return WeightedSum(
@@ -97,7 +97,7 @@ def test_fragments_teach_nobody():
     assert not views[FRAGMENTS].images.tokens.requires_grad
     assert not views[FRAGMENTS].texts.tokens.requires_grad
     assert FRAGMENTS not in host.score_names
-    only = WeightedSum(terms={"t": (1.0, SumTripletLoss(grid=BOTH))})
+    only = WeightedSum(terms={"t": (1.0, SumTripletLoss(view=BOTH))})
     TrainingStep(host, only)(made)["t"].backward()
     assert all(p.grad is not None for p in host.parameters())
 
@@ -166,7 +166,7 @@ def test_the_graph_is_saved_and_never_asked_at_test_time(monkeypatch):
 
 def test_dropout_in_the_graph_is_of_its_step_and_not_of_what_came_before():
     step = TrainingStep(
-        model(dropout=0.3), WeightedSum(terms={"t": (1.0, SumTripletLoss(grid=BOTH))})
+        model(dropout=0.3), WeightedSum(terms={"t": (1.0, SumTripletLoss(view=BOTH))})
     )
     step.model.image_pool.eval(), step.model.text_pool.eval()
 
@@ -204,7 +204,7 @@ def test_a_stopped_training_goes_on_as_if_it_had_not(tmp_path: Path, chunk: int)
 @pytest.mark.parametrize("term", [HardestTripletLoss, DistanceWeightedTripletLoss])
 def test_it_learns_with_the_graph(term: type[Loss]):
     torch.manual_seed(0)
-    terms = {"plain": term(), **{name: term(grid=grid) for name, grid in ENHANCED.items()}}
+    terms = {"plain": term(), **{name: term(view=grid) for name, grid in ENHANCED.items()}}
     step = TrainingStep(
         model(dropout=0.1), WeightedSum(terms={n: (1.0, t) for n, t in terms.items()})
     )

@@ -96,7 +96,7 @@ def test_which_terms_look() -> None:
         terms={"a": (1.0, SwitchAfter(first=below_, second=triplet, steps=3))}
     ).needs.block
     assert WeightedSum(terms={"a": (1.0, below_), "b": (1.0, OfflineTriplet())}).needs.block
-    other = HardestTripletLoss(grid="enhanced")
+    other = HardestTripletLoss(view="enhanced")
     assert not WeightedSum(terms={"a": (1.0, below_), "b": (1.0, other)}).needs.block
 
 

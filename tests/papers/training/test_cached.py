@@ -28,7 +28,7 @@ def step(kind: str, dropout: float) -> TrainingStep:
 
 
 def enhanced(dropout: float) -> TrainingStep:
-    terms = {"plain": SumTripletLoss(), "drawn": DistanceWeightedTripletLoss(grid=BOTH)}
+    terms = {"plain": SumTripletLoss(), "drawn": DistanceWeightedTripletLoss(view=BOTH)}
     objective = WeightedSum(terms={name: (1.0, term) for name, term in terms.items()})
     return TrainingStep(cases.host("hrem", cases.processor(), dropout=dropout), objective)
 

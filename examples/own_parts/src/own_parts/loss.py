@@ -26,6 +26,6 @@ class SoftplusLoss(Loss):
         self.temperature = temperature
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)
+        grid = self.matrix(scores)
         excess = (scores.pairs[Role.HARD_TEXT] - grid.anchor.unsqueeze(1)) / self.temperature
         return self.reduce(torch.nn.functional.softplus(excess).mean(1).sum(), grid)

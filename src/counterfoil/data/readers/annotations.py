@@ -335,6 +335,7 @@ class AnnotatedImage:
 
     @property
     def entry(self) -> DatasetEntry:
+        """The image as an entry of a data set."""
         ids = tuple(self.text_ids) if len(self.text_ids) == len(self.texts) else ()
         return DatasetEntry(self.id, self.first.split, tuple(self.texts), ids, self.columns)
 

@@ -54,11 +54,11 @@ class BatchTriplets:
 
 
 def violated_triplets(
-    batch: Batch, grid: Tensor, margin: float
+    batch: Batch, matrix: Tensor, margin: float
 ) -> tuple[BatchTriplets, BatchTriplets]:
     """Return the image anchors, and the text anchors, whose hardest negative breaks the margin."""
     image, text = batch.anchors.image, batch.anchors.text
-    wrong, true = grid.masked_fill(batch.positive, -torch.inf), grid[image, text]
+    wrong, true = matrix.masked_fill(batch.positive, -torch.inf), matrix[image, text]
     triplets = []
     for scores, anchor, positive in ((wrong, image, text), (wrong.T, text, image)):
         hardest, negative = scores.max(1)

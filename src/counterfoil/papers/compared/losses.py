@@ -79,16 +79,16 @@ class LSEHLoss(Loss):
         self.against, self.same_image = against, same_image
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)
-        texts, images = self.directions(grid)
-        return self.reduce(texts + images, grid)
+        matrix = self.matrix(scores)
+        texts, images = self.directions(matrix)
+        return self.reduce(texts + images, matrix)
 
-    def directions(self, grid: ScoreMatrix) -> tuple[Tensor, Tensor]:
+    def directions(self, matrix: ScoreMatrix) -> tuple[Tensor, Tensor]:
         """Return the sums of the hinges against wrong texts and against wrong images."""
-        true = positive_scores(grid)
+        true = positive_scores(matrix)
         # the margin differs from pair to pair: it is added to the scores before the maximum
-        excluded = grid.positive if self.same_image == "no margin" else _same_image(grid)
-        wrong = (grid.scores + self.margin(grid)).masked_fill(excluded, -torch.inf)
+        excluded = matrix.positive if self.same_image == "no margin" else _same_image(matrix)
+        wrong = (matrix.scores + self.margin(matrix)).masked_fill(excluded, -torch.inf)
         if self.against == "hardest":
             wrong_texts, wrong_images = wrong.amax(1, keepdim=True), wrong.amax(0).unsqueeze(1)
         else:
@@ -99,16 +99,16 @@ class LSEHLoss(Loss):
             hinge(wrong_images[true.text], positive, 0).sum(),
         )
 
-    def margin(self, grid: ScoreMatrix) -> Tensor:
+    def margin(self, matrix: ScoreMatrix) -> Tensor:
         """Return (I, T) margins, 0 for true pairs."""
-        assert grid.guide is not None, "Loss.__call__ checks that there is a guide"
-        return (self.alpha + self.lam * grid.guide).masked_fill(_same_image(grid), 0)
+        assert matrix.guide is not None, "Loss.__call__ checks that there is a guide"
+        return (self.alpha + self.lam * matrix.guide).masked_fill(_same_image(matrix), 0)
 
 
-def _same_image(grid: ScoreMatrix) -> Tensor:
+def _same_image(matrix: ScoreMatrix) -> Tensor:
     """(I, T) bool, True for true pairs and for those that the guide marks."""
-    assert grid.guide is not None, "Loss.__call__ checks that there is a guide"
-    return grid.positive | grid.guide.isneginf()
+    assert matrix.guide is not None, "Loss.__call__ checks that there is a guide"
+    return matrix.positive | matrix.guide.isneginf()
 
 
 @final
@@ -136,9 +136,9 @@ class SelfAdjustedCFMLoss(Loss):
         self.margin = margin
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)
+        matrix = self.matrix(scores)
         edited = scores.pairs[Role.EDITED]
-        return self.reduce(hinge(edited, grid.anchor.unsqueeze(1), self.margin).sum(), grid)
+        return self.reduce(hinge(edited, matrix.anchor.unsqueeze(1), self.margin).sum(), matrix)
 
 
 @final
@@ -171,7 +171,7 @@ class SelfExploredCFMLoss(Loss):
         positive, negative = scores.pairs[Role.MASKED_POSITIVE], scores.pairs[Role.MASKED_NEGATIVE]
         none = negative.isneginf()  # both are -inf there, and their difference would be NaN
         cost = hinge(negative, positive.masked_fill(none, 0), self.margin)
-        return self.reduce(cost.sum(), self.grid(scores))
+        return self.reduce(cost.sum(), self.matrix(scores))
 
 
 @final
@@ -196,7 +196,7 @@ class DistanceWeightedTripletLoss(Loss):
         furthest: negatives from here on are never sampled; HREM has 1.7 on Flickr30K, 1.9 on COCO.
         dimensions: of the sphere.
         reduction: see `Loss`.
-        grid: name of the score matrix that it reads.
+        view: name of the score matrix that it reads, a view of the model.
 
     Raises:
         ValueError: distances or dimensions that are not possible.
@@ -214,7 +214,7 @@ class DistanceWeightedTripletLoss(Loss):
         furthest: float = 1.7,
         dimensions: int = 512,
         reduction: Reduction = "sum",
-        grid: str = INFERENCE,
+        view: str = INFERENCE,
     ) -> None:
         super().__init__(reduction=reduction)
         if not 0 < nearest < furthest < 2:
@@ -224,23 +224,25 @@ class DistanceWeightedTripletLoss(Loss):
             )
         if dimensions < 3:
             raise ValueError(f"a sphere of {dimensions} dimensions is too small; give 3 or more")
-        self.margin, self.view = margin, grid
+        self.margin, self.view = margin, view
         self.nearest, self.furthest, self.dimensions = nearest, furthest, dimensions
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)
-        rng = step_generator(scores, f"distance-weighted negatives of {grid.name}")
-        return self.sampled_hinges(grid, torch.rand(2 * int(grid.positive.sum()), generator=rng))
+        matrix = self.matrix(scores)
+        rng = step_generator(scores, f"distance-weighted negatives of {matrix.name}")
+        return self.sampled_hinges(
+            matrix, torch.rand(2 * int(matrix.positive.sum()), generator=rng)
+        )
 
-    def sampled_hinges(self, grid: ScoreMatrix, uniforms: Tensor) -> Tensor:
+    def sampled_hinges(self, matrix: ScoreMatrix, uniforms: Tensor) -> Tensor:
         """Return the loss for negatives sampled by (2 P,) random numbers from 0 to 1.
 
         They are of the P true pairs image after image, then text after text.
         """
-        by_images, by_texts = uniforms.to(grid.scores.device).chunk(2)
-        texts = self._one_way(grid.scores, grid, grid.positive, by_images)
-        images = self._one_way(grid.scores.T, grid, grid.positive.T, by_texts)
-        return self.reduce(texts + images, grid)
+        by_images, by_texts = uniforms.to(matrix.scores.device).chunk(2)
+        texts = self._one_way(matrix.scores, matrix, matrix.positive, by_images)
+        images = self._one_way(matrix.scores.T, matrix, matrix.positive.T, by_texts)
+        return self.reduce(texts + images, matrix)
 
     @torch.no_grad()
     def chances(self, scores: Tensor, positive: Tensor) -> Tensor:
@@ -258,10 +260,10 @@ class DistanceWeightedTripletLoss(Loss):
         return log.masked_fill(~legal, -torch.inf).softmax(1).masked_fill(~legal, 0)
 
     def _one_way(
-        self, scores: Tensor, grid: ScoreMatrix, positive: Tensor, uniforms: Tensor
+        self, scores: Tensor, matrix: ScoreMatrix, positive: Tensor, uniforms: Tensor
     ) -> Tensor:
         anchor, true = positive.nonzero(as_tuple=True)
-        chances = self.chances(scores / grid.scale, positive)[anchor]
+        chances = self.chances(scores / matrix.scale, positive)[anchor]
         negative = draw_by_distance(chances, uniforms)
         wrong = scores[anchor, negative].masked_fill(~chances.any(1), -torch.inf)
         return hinge(wrong, scores[anchor, true], self.margin).sum()
@@ -326,17 +328,17 @@ class SelfExpandingLoss(Loss):
         self.margin = margin
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)
-        images, texts = self.directions(grid)
-        return self.reduce(images + texts, grid)
+        matrix = self.matrix(scores)
+        images, texts = self.directions(matrix)
+        return self.reduce(images + texts, matrix)
 
-    def directions(self, grid: ScoreMatrix) -> tuple[Tensor, Tensor]:
+    def directions(self, matrix: ScoreMatrix) -> tuple[Tensor, Tensor]:
         """Return the sums over copies of images against texts, and of texts against images."""
-        copies = grid.repeats
-        text, image = grid.positive[::copies, ::copies].T.nonzero(as_tuple=True)
-        images, texts = (size // copies for size in grid.scores.shape)
-        blocks = grid.scores.view(images, copies, texts, copies)[image, :, text]  # (P, h, h)
-        wrong = negative_scores(grid)
+        copies = matrix.repeats
+        text, image = matrix.positive[::copies, ::copies].T.nonzero(as_tuple=True)
+        images, texts = (size // copies for size in matrix.scores.shape)
+        blocks = matrix.scores.view(images, copies, texts, copies)[image, :, text]  # (P, h, h)
+        wrong = negative_scores(matrix)
         rows = self._one_way(wrong.view(images, copies, -1)[image], blocks.amin(2))
         columns = self._one_way(wrong.T.reshape(texts, copies, -1)[text], blocks.amin(1))
         return rows, columns

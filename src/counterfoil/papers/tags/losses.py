@@ -52,15 +52,15 @@ class WordLoss(Loss):
         self.needs = Needs(words=frozenset({task}), block=False)
 
     def forward(self, scores: Scores) -> Tensor:
-        grid, words = self.grid(scores), scores.words[self.task]
+        matrix, words = self.matrix(scores), scores.words[self.task]
         counted = words.labels >= 0
         cost = self.costs(words).masked_fill(~counted, 0)
         if words.anchor is None:
-            return self.reduce(cost.sum() / counted.sum().clamp(min=1) * len(grid.anchor), grid)
-        empty = cost.new_zeros(len(grid.anchor))
+            return self.reduce(cost.sum() / counted.sum().clamp(min=1) * len(matrix.anchor), matrix)
+        empty = cost.new_zeros(len(matrix.anchor))
         total = empty.index_add(0, words.anchor, cost)
         count = empty.index_add(0, words.anchor, counted.to(cost.dtype))
-        return self.reduce((total / count.clamp(min=1)).sum(), grid)
+        return self.reduce((total / count.clamp(min=1)).sum(), matrix)
 
     def costs(self, words: WordTask) -> Tensor:
         """Return (M,) weighted cross entropies; arbitrary where the label is -1."""
