@@ -13,7 +13,6 @@ from counterfoil.losses import MarginRankingLoss
 from counterfoil.negatives.sampling import CandidateConfig
 from counterfoil.papers.models.uniter import UNITER
 from counterfoil.papers.tags.generation import TagsGenerator
-from counterfoil.papers.tags.inputs import GeneratorInputs
 from counterfoil.papers.tags.losses import WordLoss
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -38,10 +37,9 @@ model = cf.load_model(args.model) if args.model else cf.Model(spec.build(), proc
 terms = {task: (0.1, WordLoss(task=task, reduction="mean")) for task in tasks}
 for role in ("hard text", "hard image", "written"):
     terms[role.replace(" ", "_")] = 1.0, MarginRankingLoss(role=role, reduction="mean")
-inputs = GeneratorInputs(processor=model.process(data["train"]), parser=RulePhraseParser())
 sources = [
     cf.TopScoringMiner(keep=5, candidates=offered),  # the hardest of random pairs
-    TagsGenerator(inputs=inputs, masks=4, refills=4, keep=5, words=tasks),  # its own captions
+    TagsGenerator(parser=RulePhraseParser(), masks=4, refills=4, keep=5, words=tasks),  # its own
 ]
 given = {"train": data["train"], "dev": data["dev"], "sources": sources, "output": args.output}
 tuned = cf.Trainer(model, loss=cf.WeightedSum(terms=terms), **given, **few).train()

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from counterfoil.core.config import config
+from counterfoil.core.config import config, from_stage
 from counterfoil.core.io import write_json
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.readers import load_dataset
@@ -54,7 +54,9 @@ def reader(folder: Path, seed: int = 0, outputs: tuple[str, ...] = ALL) -> Path:
 def training(name: str, *, seed: int = 0, batch: int = 16, guide: str | None = None) -> Train:
     stage = own_recipe("vsepp", pixels=True).stages[0]
     assert isinstance(stage, Train)
-    return replace(stage, name=name, guide=guide, plan=replace(stage.plan, seed=seed, batch=batch))
+    sources = (from_stage(guide),) if guide else ()
+    plan = replace(stage.plan, seed=seed, batch=batch)
+    return replace(stage, name=name, sources=sources, plan=plan)
 
 
 def measured_by(*names: str) -> Evaluate:

@@ -30,7 +30,12 @@ WORDS = [*SPECIAL, "a", "dog", "in", "the", "snow", "red", "circle", "of", "pict
 SMALL = ("--set", "*.model.image.width=16", "--set", "*.model.text.width=16", "--set", "*.batch=16")
 FEW_CHANNELS = ("--set", "*.model.image.channels=4")  # of the convolutions over pixels
 SMALL_LISTS = ("--set", "lists.texts=20", "--set", "lists.images=5")
-SMALL_DRAW = ("--set", "adaptive.draw.texts=20", "--set", "adaptive.draw.images=5")
+SMALL_DRAW = (
+    "--set",
+    "adaptive.mined.sampling.texts=20",
+    "--set",
+    "adaptive.mined.sampling.images=5",
+)
 SMALL_AOQ = (*SMALL, *FEW_CHANNELS, *SMALL_LISTS, *SMALL_DRAW)
 FILES = ("online", "lists", "adaptive", "test-online", "test-adaptive", "report")
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.types import Needs, Pairs, Role
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.negatives.sources import NegativeSource
 
 
@@ -41,3 +43,12 @@ class Guided(NegativeSource):
 
     def pair_targets(self, batch: Any, pairs: Pairs) -> Tensor:
         return self._pairs(batch, pairs)
+
+
+def begun(source: Any, processor: Any, model: Any = None) -> Any:
+    """A source that has been checked and has begun on a data set."""
+    source.check(model, processor.dataset)
+    source.begin(
+        model, processor, WeightedSum(terms={"loss": (1.0, HardestTripletLoss())}), batches=1
+    )
+    return source

@@ -8,14 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from counterfoil.core.config import config
 from counterfoil.core.types import Batch, EncodedViews
 from counterfoil.data.batching import collate
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
+from counterfoil.model import Model
 from counterfoil.negatives.generated import GeneratedCaption
 from counterfoil.negatives.sources import MinedExtras
+from sources_cases import begun
 
 if TYPE_CHECKING:
     from counterfoil.papers.models.uniter import UNITER
@@ -86,12 +89,20 @@ def inputs(seen: ProcessedDataset, **options: Any) -> GeneratorInputs:
 
 
 def writer(
-    seen: ProcessedDataset, kind: type[TagsGenerator] | None = None, **options: Any
+    seen: ProcessedDataset,
+    kind: type[TagsGenerator] | None = None,
+    *,
+    filler: Any = None,
+    model_inputs: ProcessedDataset | None = None,
+    **options: Any,
 ) -> TagsGenerator:
+    """A generator that has begun; `seen` are the inputs of the frozen filler, if there is one."""
     from counterfoil.papers.tags.generation import TagsGenerator
 
-    small = {"masks": 4, "refills": 5, "keep": 6, "inputs": inputs(seen)}
-    return (kind or TagsGenerator)(**{**small, **options})
+    small = {"masks": 4, "refills": 5, "keep": 6, "parser": RulePhraseParser()}
+    frozen = filler and Model(filler, seen.processor, "filler", config(type(filler)))
+    made = (kind or TagsGenerator)(frozen, **{**small, **options})
+    return begun(made, model_inputs or seen, host(model_inputs or seen))
 
 
 def batch_of(seen: ProcessedDataset, anchors: list[int] = ANCHORS, step: int = 0) -> Batch:

@@ -22,7 +22,7 @@ from counterfoil.models.layers.towers import GRU
 from counterfoil.papers.models.configs import vsepp_config
 from counterfoil.papers.systems import PROFILES
 from counterfoil.pipelines.pipeline import Mine, Stage, Train
-from counterfoil.recipes.base import MARGIN, with_warmup
+from counterfoil.recipes.base import MARGIN, mined, with_warmup
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
 
 CCA, ONLINE, LARGER, WHOLE, FINAL, RANDOM = (
@@ -221,7 +221,7 @@ def adapter_training(
             keep_last=True,
             log_every=1000,
         ),
-        negatives=lists,
+        sources=(mined(lists),) if lists else (),
     )
 
 
@@ -349,5 +349,5 @@ def _vsepp_training(
             keep_last=True,
             log_every=1000,
         ),
-        negatives=lists,
+        sources=(mined(lists),) if lists else (),
     )

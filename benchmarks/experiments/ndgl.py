@@ -11,7 +11,7 @@ from typing import final
 
 from benchmarks.experiments.aoq import ADAPTERS, FLICKR, Regime, adapter_training, cca_row
 from benchmarks.experiments.table import Budget, Contrast, Experiment, ExperimentBuilder, Table
-from counterfoil.core.config import lazy
+from counterfoil.core.config import from_stage, lazy
 from counterfoil.losses.base import Loss, Reduction, weighted_sum
 from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
 from counterfoil.losses.triplet import HardestTripletLoss
@@ -201,8 +201,8 @@ def _compare(
     builder.compare(ENSEMBLE, *teachers)
     names = tuple(teacher.name for teacher in teachers)
     builder.add(ComputeTargets(name=TARGETS, using=names))
-    builder.compare(NDGL, replace(train("student", seed, 1, rows[NDGL]), guide=TARGETS))
+    builder.compare(NDGL, train("student", seed, 1, rows[NDGL]).with_sources(from_stage(TARGETS)))
     builder.compare(LONGER, train("longer", seed, 3, {}))
     for place, method in enumerate(row for row in rows if row != NDGL):
         stage = train(f"student-{place}", seed, 1, rows[method])
-        builder.compare(method, replace(stage, guide=TARGETS))
+        builder.compare(method, stage.with_sources(from_stage(TARGETS)))

@@ -184,7 +184,7 @@ def _own(model: str, seed: int, size: FoilsSize) -> Train:
 
 def _with_foils(own: Train, name: str, source: str, margin: float, weight: float) -> Train:
     """The same training, which also ranks foils of a stage below its captions."""
-    made = tags.with_generated(own, name, margin=margin)
+    made = tags.with_generated(own, name, margin=margin, foils=source)
     terms = made.objective.arguments["terms"]
     weighted = {**terms, "written": (weight, terms["written"][1])}
-    return replace(made, objective=made.objective.replace(terms=weighted), written=source)
+    return replace(made, objective=made.objective.replace(terms=weighted))

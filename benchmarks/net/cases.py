@@ -49,15 +49,15 @@ LAST = "*.keep_last=true"  # the weights of all steps, not of the best epoch
 SMALL = ("*.model.image.width=16", "*.model.text.width=16", "*.batch=16", "*.epochs=2", LAST)
 WHOLE = "*.protocol=whole"  # a recipe of Flickr8k on the regions of scenes
 SMALL_LISTS = (*SMALL, "lists.texts=20", "lists.images=5")
-SMALL_AOQ = (*SMALL_LISTS, "adaptive.draw.texts=20", "adaptive.draw.images=5")
-SMALL_ABLATIONS = (*SMALL_LISTS, "*.draw.texts=20", "*.draw.images=5")
+SMALL_AOQ = (*SMALL_LISTS, "adaptive.mined.sampling.texts=20", "adaptive.mined.sampling.images=5")
+SMALL_ABLATIONS = (*SMALL_LISTS, "*.mined.sampling.texts=20", "*.mined.sampling.images=5")
 UNITER = ("*.model.layers=1", "*.model.width=16", "*.model.heads=2")
 SMALL_UNITER = (*UNITER, "*.batch=8", "*.steps=5", LAST)
 SMALL_AGAIN = (
     *SMALL_AOQ,
     "adaptive.epochs=3",
-    "adaptive.refresh.every=1",
-    "adaptive.refresh.texts=20",
+    "adaptive.mined.remine.every=1",
+    "adaptive.mined.remine.texts=20",
 )
 NUMBERS = ("evaluation.json", "metrics.jsonl")
 TOWER = {
@@ -131,7 +131,7 @@ RECIPES = {
 TRAININGS = {
     "clip": ("contrastive",),
     "clip-guide": ("triplet", "--guide", "models/vsepp"),
-    "clip-batches": ("aoq", "--tune", "frozen", "--set", "adaptive.mined_batches=lists"),
+    "clip-batches": ("aoq", "--tune", "frozen", "--set", "adaptive.minedbatches.negatives=lists"),
     "clip-distilled": ("contrastive", "--distill", "1"),
     "clip-lora": ("contrastive", "--tune", "lora"),
     "clip-ndgl": ("ndgl", "--teacher", "models/vsepp", "--teacher", "models/clip"),

@@ -305,7 +305,12 @@ def test_a_recipe_composes_its_batches(tmp_path: Path, capsys: pytest.CaptureFix
     )
     assert first != second
     asked = ("run", "aoq", *data, *small, *SMALL_DRAW)
-    mined = ("--set", "adaptive.mined_batches=lists", "--set", "adaptive.batch_mining.size=4")
+    mined = (
+        "--set",
+        "adaptive.minedbatches.negatives=lists",
+        "--set",
+        "adaptive.minedbatches.config.size=4",
+    )
     assert run(*asked, "--output", tmp_path / "b", *mined) == 0
     capsys.readouterr()
     other = (*mined, "--set", "lists.split=test")

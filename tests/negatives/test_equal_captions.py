@@ -47,6 +47,7 @@ from counterfoil.negatives.sampling import OfflineNegativeSampler, RandomNegativ
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.papers.compared.graph import graph_negatives
 from counterfoil.training.step import TrainingStep
+from sources_cases import begun
 
 WIDTH = 6
 CAPTIONS = (
@@ -397,7 +398,7 @@ def test_a_generated_caption_that_is_true_is_none(shared: bool, tmp_path: Path) 
     if shared:
         wanted = {0: {"a red  HOUSE", "a red mouse"}, 1: {"a red mouse"}}
     processor = ProcessorConfig(min_count=1).fit(data).process(data)
-    source = GeneratedCaptions(folder=str(store.folder), processor=processor, shared=shared)
+    source = begun(GeneratedCaptions(folder=str(store.folder), shared=shared), processor)
     batch = collate(processor, torch.tensor([0, 3]))
     rng = torch.Generator().manual_seed(0)
     extras = source.propose(host(), batch, None, None, rng)  # type: ignore[arg-type]

@@ -32,6 +32,7 @@ from counterfoil.training.config import TrainConfig
 from counterfoil.training.mined import MinedNeighbours
 from counterfoil.training.step import OptimizerStep, TrainingStep
 from negatives_cases import ragged, random_lists, rng
+from sources_cases import begun
 
 TEMPERATURE = 0.3
 
@@ -163,7 +164,7 @@ def negclip(dataset: ImageTextDataset, folder: Path) -> tuple[BatchStream, Train
     host = train_cases.host("global", processor).eval()
     neighbours.check(host, dataset)
     neighbours.begin(host, processor, WeightedSum(terms={"contrast": (1.0, joined)}), batches=1)
-    written = GeneratedCaptions(folder=str(folder), processor=processor, count=1, shared=True)
+    written = begun(GeneratedCaptions(folder=str(folder), count=1, shared=True), processor)
     return stream, TrainingStep(
         host, WeightedSum(terms={"contrast": (1.0, joined)}), sources=[written]
     )

@@ -30,7 +30,12 @@ from recipes_cases import run
 KINDS = ("clip", "siglip", "bert")
 CAPTIONS = ["a dog in the snow", "a Red circle, and a square!", "a big blue square" * 9]
 SHORT = ("*.epochs=2", "*.steps=4", "*.batch=16", "*.rate=0.01")
-LISTS = ("lists.texts=20", "lists.images=5", "adaptive.draw.texts=20", "adaptive.draw.images=5")
+LISTS = (
+    "lists.texts=20",
+    "lists.images=5",
+    "adaptive.mined.sampling.texts=20",
+    "adaptive.mined.sampling.images=5",
+)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,9 @@ from torch import Tensor
 import recipes_cases
 from counterfoil import Teachers, Trainer, WeightedSum, load_dataset, load_model, losses
 from counterfoil.core import registry
+from counterfoil.core.config import from_stage
 from counterfoil.losses.ndgl import MarginDistillationLoss, distillation_settings
+from counterfoil.negatives.teachers import Mask
 from counterfoil.pipelines.pipeline import Recipe, Train
 from counterfoil.pipelines.stages.interpolate import Interpolate
 from counterfoil.recipes.clip import train_recipe
@@ -23,6 +25,7 @@ SCENES, OTHER = "scenes:images=36", "scenes:images=60,seed=5"
 SHORT = tuple(
     f"--set=*.{each}" for each in ("epochs=3", "batch=16", "rate=0.001", "schedule.warmup=0")
 )
+ORIGINAL = from_stage("original")
 OPTIONS = {"way": "full", "written": None, "teachers": ()}
 
 
@@ -93,13 +96,15 @@ def test_every_fine_tuning_can_be_distilled(name: str, way: str, model: Path) ->
     made = recipe(name, model, way=way, distill=0.5)
     trainings = [stage for stage in made.stages if isinstance(stage, Train)]
     for stage in trainings:
-        assert stage.guide == "original"
+        assert ORIGINAL in stage.sources
         weight, loss = stage.objective.arguments["terms"]["original"]
         assert (weight, loss.make) == (0.5, MarginDistillationLoss)
     plain = recipe(name, model, way=way)
     assert len(made.stages) == len(plain.stages) + 1
     both = recipe(name, model, way=way, remedies=True)
-    assert [s.name for s in both.stages if isinstance(s, Train) and s.guide] == ["distilled"]
+    assert [s.name for s in both.stages if isinstance(s, Train) and ORIGINAL in s.sources] == [
+        "distilled"
+    ]
     assert any(isinstance(stage, Interpolate) for stage in both.stages) == (way == "full")
 
 
@@ -107,8 +112,9 @@ def test_every_fine_tuning_can_be_distilled(name: str, way: str, model: Path) ->
 def test_what_cannot_be_distilled_is_refused(model: Path) -> None:
     with pytest.raises(ValueError, match=r"has targets of 'targets' already.*--teacher names it"):
         recipe("ndgl", model, distill=1.0)
-    with pytest.raises(ValueError, match="has targets of 'guide' already"):
-        recipe("triplet", model, distill=1.0, guide=str(model))
+    both = recipe("triplet", model, distill=1.0, guide=str(model)).stage("tuned")
+    assert [source.name for source in both.sources if source == ORIGINAL] == ["original"]
+    assert both.source(Mask).arguments["guide"] == from_stage("guide")
     with pytest.raises(ValueError, match=r"--distill is 0; give a weight above 0"):
         recipe("triplet", model, distill=0)
     with pytest.raises(ValueError, match="are for a pretrained model"):

@@ -21,6 +21,7 @@ from counterfoil.pipelines.pipeline import Evaluate, Mine, Recipe, Train
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
 from counterfoil.recipes.clip import train_recipe
 from counterfoil.saved import save_model
+from counterfoil.training.mined import Mined
 from recipes_cases import run
 
 SCENES = "scenes:images=36"
@@ -48,7 +49,7 @@ def test_lists_are_given_or_mined_by_the_retriever(hub: Path, tmp_path: Path) ->
     assert lists.models == (first,)
     given = recipe("blip", hub, first=first, negatives=tmp_path)
     training = next(stage for stage in given.stages if isinstance(stage, Train))
-    assert training.negatives == str(tmp_path)
+    assert training.source(Mined).arguments["negatives"] == str(tmp_path)
     for made in (mined, given):
         tests = [stage for stage in made.stages if isinstance(stage, Evaluate)]
         assert [test.first for test in tests] == [(first,)] * 2

@@ -266,7 +266,7 @@ def test_lists_begin_with_the_first_mining(tmp_path: Path) -> None:
         ({"term": MarginRankingLoss(role="written")}, "Mined gives .* needs none of it"),
         (
             {"refresh": RemineConfig(every=2, texts=5), "draw": SamplingConfig(texts=6)},
-            "6 texts would be drawn from, but lists of 5 are mined; set refresh.texts to 6",
+            "6 texts would be drawn from, but lists of 5 are mined; set remine.texts to 6",
         ),
         (
             {"refresh": RemineConfig(every=2, images=1), "draw": SamplingConfig(images=2)},

@@ -73,9 +73,8 @@ class _NotedStage(BaseModel):
     models: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
     depth: int = DEPTH
-    guide: str | None = None
     plan: _NotedPlan | None = None
-    filler: str | None = None
+    sources: tuple[dict[str, Any], ...] = ()
     objective: dict[str, Any] = {}
 
 
@@ -102,7 +101,11 @@ class StageNote(BaseModel):
     @property
     def writer(self) -> str:
         """Writer of captions: "dynamic", the model in training, or "static: " and a frozen one."""
-        return "dynamic" if self.stage.filler is None else f"static: {self.stage.filler}"
+        named = [source["filler"] for source in self.stage.sources if source.get("filler")]
+        if not named:
+            return "dynamic"
+        filler = named[0]["from_stage"] if isinstance(named[0], dict) else named[0]
+        return f"static: {filler}"
 
 
 def _parse_note(path: Path, content: Any) -> StageNote:
@@ -210,8 +213,9 @@ def _evaluation(
     models = (*stage.using, *stage.models)
     trained = [notes[name].stage for name in stage.using if name in notes]
     plans = [training.plan for training in trained if training.plan is not None]
-    guide = trained[0].guide if len(trained) == len(models) == 1 else None
-    teach = notes.get(guide or "")
+    sources = trained[0].sources if len(trained) == len(models) == 1 else ()
+    # a source that is a stage's result and no recorded call: targets
+    teach = next((notes.get(s["from_stage"]) for s in sources if "from_stage" in s), None)
     return FinishedEvaluation(
         run,
         models,

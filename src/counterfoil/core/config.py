@@ -20,7 +20,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, cast, final, get_args
 
@@ -224,6 +224,9 @@ def _to_plain(value: Any) -> Any:
             return [_to_plain(v) for v in value]
         case None | bool() | int() | float() | str():
             return value
+    if is_dataclass(value) and not isinstance(value, type):  # the call that made it
+        plain = {f.name: _to_plain(getattr(value, f.name)) for f in fields(value) if f.init}
+        return {"call": registry.name_of(type(value)), **plain}
     raise ValueError(
         f"{value!r} cannot be part of a written call: use plain values or configurations"
     )

@@ -510,3 +510,16 @@ class ProcessorConfig:
             return FeatureProcessor(train.features.width)
         scaling = (tuple(values.tolist()) for values in feature_mean_std(train.features))
         return FeatureProcessor(train.features.width, *scaling)
+
+
+def same_processors(
+    one: Processor | ProcessorConfig, other: Processor | ProcessorConfig, train: ImageTextDataset
+) -> bool:
+    """True if two processors, or what their settings make of a training split, are the same."""
+    if isinstance(one, ProcessorConfig) and isinstance(other, ProcessorConfig):
+        return one == other
+    one, other = (p if isinstance(p, Processor) else p.fit(train) for p in (one, other))
+    return (one.image_processor, one.tokenizer and one.tokenizer.digest) == (
+        other.image_processor,
+        other.tokenizer and other.tokenizer.digest,
+    )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Protocol, Self, final, runtime_checkable
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -28,9 +28,10 @@ from counterfoil.core.types import (
 )
 from counterfoil.data.dataset import ImageTextDataset, images_saying, plain_caption
 from counterfoil.data.processor import ProcessedDataset
+from counterfoil.losses.base import WeightedSum
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pooling import check_positive
-from counterfoil.negatives.sources import MinedExtras, NegativeSource
+from counterfoil.negatives.sources import MinedExtras, NegativeSource, PlannedTraining
 from counterfoil.scoring.encode import (
     evaluation_mode,
     gather_parts,
@@ -245,6 +246,17 @@ def read_generated(path: Path) -> Iterator[GeneratedCaption]:
                 ) from None
 
 
+@runtime_checkable
+class PlannedCaptions(Protocol):
+    """Captions that a stage will write, of those of a split."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def source_split(self) -> str: ...
+
+
 @final
 class GeneratedCaptions(NegativeSource):
     """Draws stored foils of each anchor caption, which the model in training reads as text.
@@ -266,18 +278,16 @@ class GeneratedCaptions(NegativeSource):
     def __init__(
         self,
         *,
-        folder: str,
-        processor: ProcessedDataset,
+        folder: str | Path,
         count: int = 5,
         kinds: tuple[str, ...] = (),
         shared: bool = False,
         hardest: bool = False,
     ) -> None:
-        """Read the captions.
+        """Name the captions; `check` reads them.
 
         Args:
             folder: of generated captions, as ``counterfoil papers write`` makes it.
-            processor: inputs of the model in training.
             count: N, foils of each anchor; fewer where fewer are stored.
             kinds: kinds of foils to use, as in ("noun", "numeral"); () for all.
             shared: score every anchor's image with the foils of all anchors, as NegCLIP
@@ -286,21 +296,42 @@ class GeneratedCaptions(NegativeSource):
                 image; of equal scores the first.
 
         Raises:
-            ValueError: no such folder, damaged or of another data set, a model that reads no words,
-                or no foil is left to draw.
+            ValueError: a count below 1.
         """
         check_positive(count=count)
-        if processor.processor.tokenizer is None:
-            raise ValueError(
-                "this model compares ready-made vectors and cannot read generated captions"
-            )
-        store = GeneratedStore.open(Path(folder), fingerprint=processor.dataset.fingerprint)
-        self.processor, self.count = processor, count
+        self.folder, self.count, self.kinds = folder, count, kinds
         self.shared, self.hardest = shared, hardest
+        self.processor: ProcessedDataset | None = None  # inputs of the model in training
         self._foils: dict[int, list[str]] = {}
-        dataset, written = processor.dataset, list(store.foils())
+        self._true: Mapping[str, Collection[int]] = {}
+
+    def check_plan(self, training: PlannedTraining) -> None:
+        """Check the captions, or the split of those that will be written.
+
+        Raises:
+            ValueError: captions of another split or data set, or none.
+        """
+        given: object = self.folder
+        if not isinstance(given, PlannedCaptions):
+            GeneratedStore.open(Path(self.folder), fingerprint=training.data.fingerprint)
+        elif given.source_split != "train":
+            raise ValueError(
+                f"it trains on captions of the split 'train', and {given.name!r} writes those of "
+                f"{given.source_split!r}; set {given.name}.split=train"
+            )
+
+    def check(self, model: RetrievalModel, data: ImageTextDataset) -> None:
+        """Read the captions.
+
+        Raises:
+            ValueError: no such folder, damaged or of another data set, or no foil is left to draw.
+        """
+        folder, kinds = self.folder, self.kinds
+        store = GeneratedStore.open(Path(folder), fingerprint=data.fingerprint)
+        dataset, written = data, list(store.foils())
         rows = {name: row for row, name in enumerate(dataset.text_ids)}
         owners = dataset.text_to_image.tolist()
+        self._foils = {}
         self._true = images_saying(dataset, (foil.foil for foil in written))
         for foil in written:
             if foil.text not in rows:
@@ -316,6 +347,24 @@ class GeneratedCaptions(NegativeSource):
             raise ValueError(
                 f"{folder} has no foils of {', '.join(kinds) or 'any kind'}; it has: {stored}"
             )
+
+    def begin(
+        self, model: RetrievalModel, data: ProcessedDataset, loss: WeightedSum, *, batches: int
+    ) -> None:
+        """Keep the inputs of the model.
+
+        Raises:
+            ValueError: the model reads no words.
+        """
+        if data.processor.tokenizer is None:
+            raise ValueError(
+                "this model compares ready-made vectors and cannot read generated captions"
+            )
+        self.processor = data
+
+    def describe(self) -> dict[str, Any]:
+        written = generated_digest(Path(self.folder))
+        return {**super().describe(), "folder": written, "kinds": self.kinds}
 
     def _says(self, image: int, text: str) -> bool:
         """True if a caption of the image says what a text says, which is no foil of it then."""
@@ -345,6 +394,7 @@ class GeneratedCaptions(NegativeSource):
                 true = [[self._says(image, string) for string in strings] for image in images]
                 text.masked_fill_(torch.tensor(true), -1)
         text = text.to(anchors.device)
+        assert self.processor is not None, "`begin` says which"
         process = self.processor.processor.process_texts
         texts = process(strings).to(anchors.device) if strings else None
         if self.hardest and texts is not None:

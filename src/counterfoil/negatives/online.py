@@ -112,6 +112,11 @@ class TopScoringMiner(ListedSource):
         self.gives = Needs(roles=candidates.provides)
         self._candidates: RoleSubset | None = None
 
+    @property
+    def depth(self) -> tuple[int, int]:
+        sampled, offer = self.sampling, self.offer
+        return max(sampled.texts, offer.texts), max(sampled.images or 0, offer.images)
+
     def begin(
         self, model: RetrievalModel, data: ProcessedDataset, loss: WeightedSum, *, batches: int
     ) -> None:

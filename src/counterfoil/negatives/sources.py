@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, final
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ from counterfoil.core.types import (
     WordTask,
 )
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.processor import ProcessedDataset
+from counterfoil.data.processor import ProcessedDataset, Processor, ProcessorConfig
 from counterfoil.losses.base import WeightedSum
 from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.aoq_format import open_lists
@@ -66,6 +66,59 @@ class MinedExtras:
     words: Mapping[str, WordTask] = field(default_factory=dict)
     images: ModalityBatch | None = None
     scores: Mapping[Role, Tensor] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PlannedTraining:
+    """What is known of a training before its model is there.
+
+    Attributes:
+        data: the training split.
+        loss: the loss.
+        images: form of the images that the model sees, in words: "pixels", "regions", ….
+        texts: form of the texts, see `ProcessorConfig`.
+        processor: of the model, or its settings.
+        batches: number of batches in an epoch.
+    """
+
+    data: ImageTextDataset
+    loss: WeightedSum
+    images: str
+    texts: str
+    processor: Processor | ProcessorConfig
+    batches: int
+
+
+@runtime_checkable
+class PlannedLists(Protocol):
+    """Lists that a stage will mine: of so many texts of an image, and images of a text."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def split(self) -> str: ...
+
+    @property
+    def texts(self) -> int: ...
+
+    @property
+    def images(self) -> int: ...
+
+
+@final
+@dataclass(frozen=True)
+class PlannedModel:
+    """A model that a stage will train.
+
+    Attributes:
+        name: of the stage.
+        processor: of the model, or its settings.
+    """
+
+    name: str
+    processor: Processor | ProcessorConfig
 
 
 class NegativeSource:
@@ -100,29 +153,16 @@ class NegativeSource:
     asks: tuple[NegativeSource, ...] = ()
     takes: ClassVar[Mapping[str, str]] = {}
 
-    # what a recipe checks before there is a model or an instance
+    # what a recipe calls before any of its stages runs
 
-    takes_filler: bool = False  # whether a frozen model may generate in place of the trained one
+    def check_plan(self, training: PlannedTraining) -> None:
+        """Check what is known of a training before its model, or what it reads, is there.
 
-    @classmethod
-    def word_tasks(cls, settings: Mapping[str, Any]) -> frozenset[str] | None:
-        """Word tasks that it computes with some arguments; None where that is not known."""
-        return cls.gives.words if cls.gives else None
-
-    @classmethod
-    def check_inputs(cls, images: str, texts: str) -> None:
-        """Check what a model in training sees: images and texts, in words.
+        Where an argument of `takes` is to name what a stage writes, the source holds what stands
+        for it: `PlannedLists`, `PlannedCaptions`, `PlannedModel`, or a source of targets.
 
         Raises:
             ValueError: the source cannot work with it.
-        """
-
-    @classmethod
-    def check_filler(cls, filler: RetrievalModel, noun: str) -> None:
-        """Check a frozen model that is to generate.
-
-        Raises:
-            ValueError: it cannot.
         """
 
     # what a training calls, in this order
@@ -285,6 +325,40 @@ class ListedSource(NegativeSource):
     def __init__(self, negatives: Negatives | None) -> None:
         self.negatives = negatives
         self.lists: HardNegativeLists | None = None
+
+    @property
+    def depth(self) -> tuple[int, int]:
+        """How many of the hardest texts of an image, and images of a text, the lists must hold."""
+        return 0, 0
+
+    def check_plan(self, training: PlannedTraining) -> None:
+        """Check the split and the lengths of lists that will be mined, or that are there.
+
+        Raises:
+            ValueError: they are of other data, or too short.
+        """
+        given: object = self.negatives
+        if isinstance(given, PlannedLists):
+            if given.split != "train":
+                raise ValueError(
+                    f"it trains on images of the split 'train', and {given.name!r} mines those of "
+                    f"{given.split!r}; set {given.name}.split=train"
+                )
+            name, kept = given.name, (given.texts, given.images)
+        elif self.negatives is not None:
+            lists = open_negatives(self.negatives, training.data)
+            name, kept = str(given), (lists.texts.shape[1], lists.images.shape[1])
+        else:
+            return
+        sizes = len(training.data.texts), len(training.data)
+        items = "texts of an image", "images of a text"
+        for noun, wanted, listed, total in zip(items, self.depth, kept, sizes, strict=True):
+            if wanted > min(listed, total):
+                raise ValueError(
+                    f"{type(self).__name__} draws from the {wanted:,} hardest {noun}, but "
+                    f"{name!r} keeps {listed:,} of {total:,}; set its sampling to fewer, or mine "
+                    "longer lists"
+                )
 
     def check(self, model: RetrievalModel, data: ImageTextDataset) -> None:
         """Open the mined lists and compare them with the data.

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, final
+from typing import Any, ClassVar, Literal, Self, final
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -116,6 +116,8 @@ class Mask(NegativeSource):
     Raises:
         ValueError: see `GuideMask`, or the guide gives no targets.
     """
+
+    takes: ClassVar[Mapping[str, str]] = {"guide": "guide"}
 
     def __init__(
         self, guide: NegativeSource, *, margin: float = 0.0, kind: MarginKind = "absolute"

@@ -48,6 +48,7 @@ from counterfoil.pipelines.pipeline import (
     Train,
 )
 from counterfoil.recipes.base import HARDEST, adamw_plan, adaptive_quintuplet
+from counterfoil.recipes.base import mined as mined_lists
 
 NAMES = ("mobilenet", "aoq/mobilenet")
 PUBLIC = "google/mobilenet_v2_1.0_224"
@@ -100,7 +101,7 @@ def photo_recipe(name: str, dataset: str | None, *, lengths: tuple[int, int] = H
         (
             first,
             Mine(name="lists", using=("online",), texts=texts, images=images),
-            replace(second, start="online", negatives="lists"),
+            replace(second, start="online").with_sources(mined_lists("lists")),
             *(Evaluate(name=f"test-{n}", using=(n,), protocol=protocol) for n in rounds),
             Select(name="best", using=rounds),
         ),

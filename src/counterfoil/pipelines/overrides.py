@@ -4,8 +4,10 @@ A key is a path: first the stage (``*`` for every stage that has the key), then 
 dataclasses and arguments of configs, as in ``online.seed=3``, ``*.batch=64``,
 ``online.model.text.layers=2``. The places in `SHORTCUTS` may be left out: ``online.epochs=3`` is
 ``online.plan.epochs=3``, ``online.objective.triplet.steps=50`` names a term of the loss, and
-``tags.tagsgenerator.temperature=1.0`` one of several sources. A value is read as a
-Python literal and must be of the type that its annotation allows.
+``tags.tagsgenerator.temperature=1.0`` one of the sources, by its class in lower case (a second one
+of a class is ``mined2``). Naming a source of `Train.addable` that a stage does not have adds it:
+``adaptive.minedbatches.negatives=lists``. A value is read as a Python literal and must be of the
+type that its annotation allows; the name of a stage, where an argument takes one, is its result.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
+    NamedTuple,
     TypeVar,
     Union,
     cast,
@@ -27,14 +30,16 @@ from typing import (
     get_type_hints,
 )
 
-from counterfoil.core.config import Config, FromData, unknown_name
+from counterfoil.core.config import Config, FromData, FromStage, unknown_name
 from counterfoil.pipelines.stages.base import KINDS as STAGE_KINDS
+from counterfoil.pipelines.stages.base import is_stage_name
 
 if TYPE_CHECKING:
     from counterfoil.pipelines.pipeline import Recipe, Stage
 
 T = TypeVar("T")
 ALL_STAGES = "*"
+Placeholders = FromData | FromStage
 SHORTCUTS = (("plan",), ("plan", "optimiser"), ("tasks",), ("terms",), ("term",), ("sources",))
 ALIASES = {  # names of other libraries, which spelling does not lead to the ones here
     "lr": "rate",
@@ -46,6 +51,13 @@ ALIASES = {  # names of other libraries, which spelling does not lead to the one
     "batch_size": "batch",
 }
 _TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+class _Setting(NamedTuple):
+    """A setting as it was given, and the stages of the recipe."""
+
+    text: str
+    stages: tuple[str, ...] = ()
 
 
 class _UnknownKeyError(ValueError):
@@ -86,7 +98,7 @@ def changed_settings(holder: T, setting: str) -> T:
     path, equals, text = setting.partition("=")
     if not equals or not path.strip():
         raise ValueError(f"{setting!r} is no setting; write key=value, as in direction=i2t")
-    return _change(holder, path.strip().split("."), _literal(text.strip()), setting)
+    return _change(holder, path.strip().split("."), _literal(text.strip()), _Setting(setting))
 
 
 def _apply(recipe: Recipe, setting: str) -> Recipe:
@@ -100,10 +112,12 @@ def _apply(recipe: Recipe, setting: str) -> Recipe:
     value = _literal(text.strip())
     stages: list[Stage] = []
     errors: list[ValueError] = []
+    given = _Setting(setting, tuple(names))
     for stage in recipe.stages:
         try:
             matches = name in (ALL_STAGES, stage.name)
-            stages.append(_change(stage, key.split("."), value, setting) if matches else stage)
+            changed = stage.with_source_of(key) if name == stage.name else stage
+            stages.append(_change(changed, key.split("."), value, given) if matches else stage)
         except _UnknownKeyError as error:
             errors.append(error)
             stages.append(stage)
@@ -127,7 +141,7 @@ def _unknown_key(name: str, known: list[str], noun: str) -> str:
     return f"{name!r} is not {noun}; did you mean {alias!r}? Known: {', '.join(known)}."
 
 
-def _change(holder: T, path: Sequence[str], value: Any, setting: str) -> T:
+def _change(holder: T, path: Sequence[str], value: Any, setting: _Setting) -> T:
     """`holder` with the value at the end of the path replaced."""
     name, rest = path[0], path[1:]
     settable = named_values(holder)
@@ -137,8 +151,9 @@ def _change(holder: T, path: Sequence[str], value: Any, setting: str) -> T:
             if name in values:
                 return _change(holder, [*place, *path], value, setting)
         known = [*settable, *(key for _, values in shortcuts for key in values)]
+        known += [kind.__name__.lower() for kind in getattr(holder, "addable", ())]
         message = _unknown_key(name, sorted(set(known)), f"a key of {_label(holder)}")
-        raise _UnknownKeyError(f"{setting!r}: {message}")
+        raise _UnknownKeyError(f"{setting.text!r}: {message}")
     if rest:
         return cast("T", _with(holder, name, _change(settable[name], rest, value, setting)))
     return cast("T", _with(holder, name, _converted(holder, name, value, setting)))
@@ -147,23 +162,37 @@ def _change(holder: T, path: Sequence[str], value: Any, setting: str) -> T:
 def named_values(holder: Any) -> dict[str, Any]:
     """Values that can be named in a dataclass, a config (defaults included), a mapping or a tuple.
 
-    In a loss with its weight they are "weight" and "term"; in a tuple of configs, the names of
-    their classes in lower case.
+    In a loss with its weight they are "weight" and "term"; in a tuple of sources, the names of
+    their classes in lower case, or of the stages whose targets they are.
     """
+    if isinstance(holder, Placeholders):
+        return {}
     if isinstance(holder, Config):
         parameters = inspect.signature(holder.make).parameters.values()
-        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        named = (p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+        defaults = {p.name: None if p.default is p.empty else p.default for p in named}
         return defaults | dict(holder.arguments)
     if isinstance(holder, Mapping):
         return dict(holder)
-    if isinstance(holder, tuple) and holder and isinstance(holder[-1], Config):
-        if not isinstance(holder[0], Config):
-            return {"weight": holder[0], "term": holder[1]} if len(holder) == 2 else {}
-        named = {each.make.__name__.lower(): each for each in holder if isinstance(each, Config)}
-        return named if len(named) == len(holder) else {}
+    if isinstance(holder, tuple) and len(holder) == 2 and isinstance(holder[0], int | float):
+        return {"weight": holder[0], "term": holder[1]} if isinstance(holder[1], Config) else {}
+    if isinstance(holder, tuple):
+        return _named_sources(holder)
     if is_dataclass(holder):
         return {f.name: getattr(holder, f.name) for f in fields(holder) if f.init}
     return {}
+
+
+def _named_sources(holder: tuple[Any, ...]) -> dict[str, Any]:
+    """Sources by the names of their classes, of which a second one has a 2 behind it."""
+    named: dict[str, Any] = {}
+    for each in holder:
+        if not isinstance(each, Config | FromStage):
+            return {}
+        name = each.name if isinstance(each, FromStage) else each.make.__name__.lower()
+        places = (name, *(f"{name}{number}" for number in range(2, len(holder) + 1)))
+        named[next(place for place in places if place not in named)] = each
+    return named
 
 
 def _shortcuts(settable: Mapping[str, Any]) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
@@ -198,12 +227,17 @@ def _label(holder: Any) -> str:
 # Values against annotations.
 
 
-def _converted(holder: Any, name: str, value: Any, setting: str) -> Any:
+def _converted(holder: Any, name: str, value: Any, given: _Setting) -> Any:
     """The value in the type that the annotation of `name` allows."""
-    old, hint = named_values(holder)[name], _hint(holder, name)
-    if named_values(old) and not isinstance(old, FromData):
+    setting, old, hint = given.text, named_values(holder)[name], _hint(holder, name)
+    if named_values(old):
         keys = ", ".join(sorted(named_values(old)))
         raise ValueError(f"{setting!r}: {name!r} cannot be replaced whole; set one of: {keys}")
+    if isinstance(value, str) and _takes_stage(holder, name) and is_stage_name(value):
+        if value not in given.stages:
+            known = unknown_name(value, list(given.stages), "a stage of this recipe")
+            raise ValueError(f"{setting!r}: {known} A folder is written ./{value}")
+        return FromStage(value)
     value = _cast(hint, value)
     if _fits(hint, value):
         return value
@@ -212,12 +246,19 @@ def _converted(holder: Any, name: str, value: Any, setting: str) -> Any:
         raise ValueError(
             f"{setting!r}: " + unknown_name(str(value), choices, f"a value of {name!r}")
         )
-    example = "" if old is None or isinstance(old, FromData) else f", as in {old!r}"
+    example = "" if old is None or isinstance(old, Placeholders) else f", as in {old!r}"
     allowed = " or ".join(_type_name(option) for option in _options(hint))
     raise ValueError(
         f"{setting!r}: {value!r} is {_type_name(type(value))}, but {name!r} takes "
         f"{allowed}{example}"
     )
+
+
+def _takes_stage(holder: Any, name: str) -> bool:
+    """True if an argument of a source, or a place among the sources, takes a stage's result."""
+    if isinstance(holder, Config):
+        return name in getattr(holder.make, "takes", {})
+    return isinstance(holder, tuple) and isinstance(named_values(holder).get(name), FromStage)
 
 
 def _hint(holder: Any, name: str) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 from rich.tree import Tree
 
-from counterfoil.core.config import Config
+from counterfoil.core.config import Config, FromStage
 from counterfoil.core.console import console as open_console
 from counterfoil.pipelines.stages.base import Stage, recipe_to_dict
 
@@ -36,7 +36,7 @@ def _settings(stage: Stage) -> list[str]:
     calls = {
         key: value if isinstance(value, tuple) else (value,)
         for key, value in values.items()
-        if isinstance(value[0] if isinstance(value, tuple) and value else value, Config)
+        if isinstance(value[0] if isinstance(value, tuple) and value else value, Config | FromStage)
     }
     lines = [f"{key}: {', '.join(map(repr, value))}" for key, value in calls.items()]
     for key, value in recipe_to_dict(stage).items():

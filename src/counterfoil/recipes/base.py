@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
-from counterfoil.core.config import Config, config, from_data, lazy
+from counterfoil.core.config import Config, FromStage, config, from_stage, lazy
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.losses.aoq import AdaptiveQuintuplet
 from counterfoil.losses.base import Loss, Reduction, WeightedSum, weighted_sum
 from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.losses.triplet import SumTripletLoss
 from counterfoil.models.base import RetrievalModel
-from counterfoil.negatives.generated import GeneratedCaptions
+from counterfoil.negatives.sampling import SamplingConfig
 from counterfoil.negatives.sources import NegativeSource
 from counterfoil.pipelines.pipeline import Compare, Recipe, Stage, Train
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
+from counterfoil.training.mined import Mined
 
 WeightedLoss = tuple[float, Loss]
 Terms = dict[str, WeightedLoss]
 
+WHOLE_LISTS = SamplingConfig()
 RERANKER = "reranker"  # name of its training
 MARGIN = 0.2  # of triplets, on every model
 HARDEST = (100, 20)  # texts of an image and images of a text that are mined, on own data
@@ -73,7 +75,7 @@ class TrainingSetup:
     processor: ProcessorConfig
     plan: TrainConfig
     reduction: Reduction = "sum"
-    sources: tuple[Config[NegativeSource], ...] = ()
+    sources: tuple[Config[NegativeSource] | FromStage, ...] = ()
 
     def stage(self, name: str, more: Terms | None = None) -> Train:
         """A training with the model's own loss, and with further terms."""
@@ -87,14 +89,9 @@ class TrainingSetup:
         )
 
 
-def generated_captions(count: int, **changes: Any) -> Config[NegativeSource]:
-    """Proposer that draws so many stored foils of a caption, those of `Train.written`."""
-    arguments = {
-        "folder": from_data("written"),
-        "processor": from_data("generator_data"),
-        "count": count,
-    }
-    return config(GeneratedCaptions, **{**arguments, **changes})
+def mined(lists: str, sampling: SamplingConfig = WHOLE_LISTS) -> Config[NegativeSource]:
+    """Negatives drawn from the lists of a stage."""
+    return config(Mined, negatives=from_stage(lists), sampling=sampling)
 
 
 def reported(

@@ -41,6 +41,7 @@ from counterfoil.core.config import Config, unknown_name
 from counterfoil.core.console import console, output
 from counterfoil.losses.schedules import StartAt, SwitchAfter
 from counterfoil.pipelines.pipeline import Recipe, Stage, Train
+from counterfoil.training.mined import Mined
 
 SMOKE_STEPS = 20
 SMOKE_WARMUP = 5
@@ -274,9 +275,15 @@ def smoke_recipe(recipe: Recipe) -> Recipe:
 
 def _short(stage: Stage) -> Stage:
     stage = stage.shortened(SMOKE_STEPS)
-    if isinstance(stage, Train) and (stage.negatives or not stage.refresh.every):
+    if isinstance(stage, Train) and not _mines_first_lists(stage):
         return replace(stage, objective=_with_short_warmups(stage.objective))
     return stage
+
+
+def _mines_first_lists(stage: Train) -> bool:
+    """True if a training draws from lists, and has none before it has mined them."""
+    mined = stage.source(Mined)
+    return mined is not None and mined.arguments.get("negatives") is None
 
 
 T = TypeVar("T")

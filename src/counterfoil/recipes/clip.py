@@ -12,12 +12,20 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Protocol, final
 
 import torch
 
 from counterfoil.core import registry
-from counterfoil.core.config import Config, lazy, parse_choice
+from counterfoil.core.config import (
+    Config,
+    FromStage,
+    config,
+    fill_stages,
+    from_stage,
+    lazy,
+    parse_choice,
+)
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.loading import Pretrained, load_pretrained, starts_untrained
 from counterfoil.losses.base import Loss, weighted_sum
@@ -28,7 +36,8 @@ from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.library_folders import encoder_folder
 from counterfoil.negatives.advice import advise_mining
-from counterfoil.negatives.teachers import GuideMask
+from counterfoil.negatives.generated import GeneratedCaptions
+from counterfoil.negatives.teachers import Mask
 from counterfoil.pipelines.pipeline import (
     Compare,
     ComputeTargets,
@@ -40,7 +49,6 @@ from counterfoil.pipelines.pipeline import (
     Train,
 )
 from counterfoil.pipelines.run import DataSource
-from counterfoil.pipelines.stages.train import LISTS
 from counterfoil.recipes.base import (
     ADAPTIVE,
     HARDEST,
@@ -50,11 +58,11 @@ from counterfoil.recipes.base import (
     TrainingSetup,
     adamw_plan,
     adaptive_quintuplet,
-    generated_captions,
     reported,
 )
 from counterfoil.recipes.catalogue import own_data_recipe
 from counterfoil.training.config import ParameterGroup
+from counterfoil.training.mined import Mined, MinedNeighbours
 
 DISTILL = 1.0  # weight of distillation beside the loss
 
@@ -139,8 +147,10 @@ class FineTunedModel:
         if not joined:
             below: Loss = lazy(MarginRankingLoss, role="written", margin=MARGIN)
             stage = stage.with_terms(written=(1.0, below))
-        foils = generated_captions(1 if joined else FOILS, folder=self.written, shared=joined)
-        return replace(stage, sources=(foils,))
+        count = 1 if joined else FOILS
+        return stage.with_sources(
+            config(GeneratedCaptions, folder=self.written, count=count, shared=joined)
+        )
 
 
 def train_recipe(
@@ -264,7 +274,7 @@ def _check_pretrained(model: str, options: Sequence[str]) -> None:
 
 def mining_reasons(recipe: Recipe, dataset: ImageTextDataset) -> tuple[str, ...]:
     """Reasons for the lengths of a recipe's lists, and whether they are expected to help."""
-    trained = [s for s in recipe.stages if isinstance(s, Train) and s.negatives]
+    trained = [s for s in recipe.stages if isinstance(s, Train) and s.source(Mined)]
     if not trained:
         return ()
     captions, images = _train_size(dataset)
@@ -328,10 +338,8 @@ def _with_folder(stage: Stage, mining: Collection[str], lists: str) -> Stage:
     """A stage that reads a folder instead of the lists of these stages."""
     match stage:
         case Train():
-            changed: dict[str, Any] = {
-                name: lists for name in LISTS if getattr(stage, name) in mining
-            }
-            return replace(stage, **changed)
+            sources = fill_stages(stage.sources, lambda s: lists if s.name in mining else s)
+            return replace(stage, sources=sources)
         case Compare() if stage.negatives in mining:
             return replace(stage, negatives=None)
     return stage
@@ -342,8 +350,10 @@ def _second_round(first: Train, lists: str) -> Train:
     terms = first.objective.arguments["terms"]
     losses = [loss for _, loss in terms.values()]
     if any(loss.make in (InfoNCELoss, InfoNCEWithCandidatesLoss) for loss in losses):
-        return replace(first, name="neighbours", neighbours=lists)
-    second = replace(first, name="adaptive", negatives=lists)
+        return replace(first, name="neighbours").with_sources(
+            config(MinedNeighbours, negatives=lists)
+        )
+    second = replace(first, name="adaptive").with_sources(config(Mined, negatives=lists))
     (loss,) = losses if len(losses) == 1 else (None,)
     if loss and loss.make is SwitchAfter:  # the sum of hinges comes first
         loss = lazy(SwitchAfter, **{**loss.arguments, "second": ADAPTIVE})
@@ -357,15 +367,22 @@ def with_guide(recipe: Recipe, model: str) -> Recipe:
 
     The margin of its mask, 0, is in units of the scores of the model in training.
     """
-    if guided := [s.name for s in recipe.stages if isinstance(s, Train) and s.guide]:
+    taught = [s for s in recipe.stages if isinstance(s, Train) and _targets_named(s)]
+    if taught:
+        name, targets = taught[0].name, _targets_named(taught[0])[0]
         raise ValueError(
             f"{recipe.name!r} has teachers of its own, so --guide cannot be given; pass "
-            f"--set {guided[0]}.mask.margin=0.0 for these to leave negatives out"
+            f"--set {name}.mask.guide={targets} for these to leave negatives out"
         )
-    mask = GuideMask(margin=0.0)
-    targets = ComputeTargets(name="guide", models=(model,))
-    recipe = replace(recipe, stages=(targets, *recipe.stages))
-    return recipe.with_changed(Train, lambda stage: replace(stage, guide=targets.name, mask=mask))
+    guide = ComputeTargets(name="guide", models=(model,))
+    mask = config(Mask, guide=from_stage(guide.name), margin=0.0)
+    recipe = replace(recipe, stages=(guide, *recipe.stages))
+    return recipe.with_changed(Train, lambda stage: stage.with_sources(mask))
+
+
+def _targets_named(stage: Train) -> list[str]:
+    """The stages whose stored targets a training's loss reads."""
+    return [source.name for source in stage.sources if isinstance(source, FromStage)]
 
 
 def with_distillation(recipe: Recipe, original: str, weight: float) -> Recipe:
@@ -426,16 +443,16 @@ def _distilled(stage: Train, weight: float) -> Train:
     """The training with one more term, guided by the scores of the original."""
     if weight <= 0:
         raise ValueError(f"--distill is {weight}; give a weight above 0, as in 1")
-    if stage.guide:
+    if targets := _targets_named(stage):
         raise ValueError(
-            f"{stage.name!r} has targets of {stage.guide!r} already, and a training has one guide; "
-            "leave --distill and --remedies out, or --guide; ndgl learns from the original where "
+            f"{stage.name!r} has targets of {targets[0]!r} already, and a loss has those of one "
+            "stage; leave --distill and --remedies out; ndgl learns from the original where "
             "--teacher names it"
         )
     _, first = next(iter(stage.objective.arguments["terms"].values()))
     settings = distillation_settings(reduction=first.arguments.get("reduction", "sum"))
     term: Loss = lazy(MarginDistillationLoss, **settings)
-    return replace(stage.with_terms(original=(weight, term)), guide="original")
+    return stage.with_terms(original=(weight, term)).with_sources(from_stage("original"))
 
 
 def with_forgetting(recipe: Recipe, data: str) -> Recipe:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from counterfoil.core.config import lazy
+from counterfoil.core.config import config, from_stage, lazy
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.contrastive import InfoNCEWithCandidatesLoss
@@ -24,6 +24,7 @@ from counterfoil.negatives.sampling import SamplingConfig
 from counterfoil.pipelines.pipeline import Compare, Evaluate, Mine, Recipe, Stage, Train
 from counterfoil.recipes.base import RERANKER as NAME
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
+from counterfoil.training.mined import Mined
 
 COSINE_TEMPERATURE = 0.05
 NEGATIVES = 7  # texts, and images, of an anchor
@@ -95,8 +96,13 @@ def reranker_recipe(
             )
         ),
         processor=ProcessorConfig(images="features" if opened.reads_features else "pixels"),
-        negatives="lists" if negatives is None else str(negatives.absolute()),
-        draw=SamplingConfig(count=NEGATIVES, resample=False),
+        sources=(
+            config(
+                Mined,
+                negatives=from_stage("lists") if negatives is None else str(negatives.absolute()),
+                sampling=lazy(SamplingConfig, count=NEGATIVES, resample=False),
+            ),
+        ),
         plan=PLAN,
     )
     tests = [

@@ -22,12 +22,12 @@ from counterfoil.negatives.sampling import (
     RoleSubset,
     SamplingConfig,
 )
-from counterfoil.negatives.sources import ListedSource, Negatives
+from counterfoil.negatives.sources import ListedSource, Negatives, PlannedTraining
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.training.callbacks import Callback
 from counterfoil.training.remine import RemineConfig, Reminer, check_remine
 
-_WHOLE_LISTS, _NO_REMINING = SamplingConfig(), RemineConfig()
+_WHOLE_LISTS, _NO_REMINING, _BATCHES = SamplingConfig(), RemineConfig(), BatchMiningConfig()
 
 
 @final
@@ -70,6 +70,18 @@ class Mined(ListedSource):
         self.sampler: NegativeSampler | None = None  # of the present lists
         self._needs = frozenset[Role]()
         self._data: ProcessedDataset | None = None
+
+    @property
+    def depth(self) -> tuple[int, int]:
+        return self.sampling.texts, self.sampling.images or 0
+
+    def check_plan(self, training: PlannedTraining) -> None:
+        super().check_plan(training)
+        if self.remine.every:
+            listed = self.negatives is not None
+            check_remine(
+                self.remine, training.loss, self.sampling, batches=training.batches, listed=listed
+            )
 
     def describe(self) -> dict[str, Any]:
         settings = {"sampling": asdict(self.sampling), "remine": asdict(self.remine)}
@@ -121,9 +133,9 @@ class MinedBatches(ListedSource):
 
     seed_name = "batches"  # unused: who shares a batch is drawn with the order of the epoch
 
-    def __init__(self, negatives: Negatives, config: BatchMiningConfig | None = None) -> None:
+    def __init__(self, negatives: Negatives, config: BatchMiningConfig = _BATCHES) -> None:
         super().__init__(negatives)
-        self.config = config or BatchMiningConfig()
+        self.config = config
         self._batches: NeighbourBatches | None = None
 
     def describe(self) -> dict[str, Any]:

@@ -214,14 +214,14 @@ def check_remine(
     if not objective.needs.roles & OfflineNegativeSampler.provides:
         raise ValueError(
             f"lists would be mined every {plan.every} epochs, and no term of the objective needs "
-            "them; choose another objective, or set refresh.every to 0"
+            "them; choose another objective, or set remine.every to 0"
         )
     first = min(_batches_without_lists(cast("Loss", term)) for term in objective.terms.values())
     if not listed and first < plan.every * batches:
         raise ValueError(
             f"the first lists are mined after {plan.every} epochs, at batch "
-            f"{plan.every * batches}, and the objective needs them from batch {first:.0f} on; name "
-            "the mining stage of the first ones with negatives, or let the term begin later"
+            f"{plan.every * batches}, and the objective needs them from batch {first:.0f} on; give "
+            "Mined the first ones as negatives, or let the term begin later"
         )
     for key, kept, wanted in (
         ("texts", plan.texts or (0 if listed else TEXTS), draw.texts),
@@ -230,7 +230,7 @@ def check_remine(
         if 0 < kept < wanted:
             raise ValueError(
                 f"{wanted} {key} would be drawn from, but lists of {kept} are mined; set "
-                f"refresh.{key} to {wanted} or more, or draw.{key} to {kept} or fewer"
+                f"remine.{key} to {wanted} or more, or sampling.{key} to {kept} or fewer"
             )
 
 

@@ -545,10 +545,12 @@ _WAYS = {  # to get what is missing
 
 def check_sources(
     objective: WeightedSum,
-    model: RetrievalModel,
+    model: RetrievalModel | None,
     sources: Sequence[NegativeSource],
 ) -> None:
     """Refuse a loss that needs what no source gives, and sources that give nothing it needs.
+
+    The model may not be there yet.
 
     Raises:
         ValueError: so, or a view of the batch that the model does not have, or two sources of one
@@ -578,7 +580,7 @@ def check_sources(
                 "leave the source out"
             )
         given |= source.gives
-    if views := objective.views - model.score_names:
+    if model is not None and (views := objective.views - model.score_names):
         raise ValueError(
             f"the loss {losses} reads the scores of {', '.join(sorted(map(repr, views)))}, and "
             f"{type(model).__name__} makes: {', '.join(sorted(map(repr, model.score_names)))}"

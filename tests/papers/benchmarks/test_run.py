@@ -9,6 +9,7 @@ from benchmarks.experiments.__main__ import main
 from benchmarks.experiments.catalogue import find, tables
 from benchmarks.experiments.ledger import read, run
 from benchmarks.experiments.table import Budget, Contrast, Experiment, ExperimentBuilder, Row, Table
+from counterfoil.core.config import FromStage
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Evaluate, Train
 from counterfoil.pipelines.run import DataSource
@@ -135,8 +136,8 @@ def _check(experiment: Experiment, row: Row) -> None:
         assert isinstance(stage, Train)
         assert stage.plan.keep_last
         assert (stage.plan.seed == row.seed) == (len(row.trained) == 1)
-        if stage.guide:
-            teachers = experiment.recipe.stage(stage.guide).reads
+        for targets in (source for source in stage.sources if isinstance(source, FromStage)):
+            teachers = experiment.recipe.stage(targets.name).reads
             assert row.name not in teachers
             assert all(experiment.recipe.stage(t).training_seed >= 1000 for t in teachers)
 

@@ -15,12 +15,14 @@ from counterfoil.losses.triplet import MarginRankingLoss
 from counterfoil.negatives.generated import GeneratedCaptions
 from counterfoil.training.step import TrainingStep
 from papers.negatives.test_generated_captions import ANCHORS, processor, stored
+from sources_cases import begun
 
 
 def worker(folder: str) -> dict[str, Any]:
     seen = processor()
     terms = {"written": (1.0, MarginRankingLoss(role="written"))}
-    source = GeneratedCaptions(folder=folder, processor=seen, count=2, shared=True, hardest=True)
+    drawn = GeneratedCaptions(folder=folder, count=2, shared=True, hardest=True)
+    source = begun(drawn, seen)
     model = train_cases.host("global", seen)
     step = TrainingStep(model, WeightedSum(terms=terms), sources=[source])
     told: dict[str, Any] = train_cases.stepped(step, collate(seen, torch.tensor(ANCHORS)))

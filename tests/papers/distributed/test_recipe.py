@@ -14,7 +14,7 @@ from counterfoil.pipelines.run import DataSource
 from recipes_cases import aoq, run, snapshot
 
 DATA = "scenes:images=36"
-DRAW = ("--set", "adaptive.draw.texts=20", "--set", "adaptive.draw.images=5")
+DRAW = ("--set", "adaptive.mined.sampling.texts=20", "--set", "adaptive.mined.sampling.images=5")
 
 
 def quiet(folder: str, *more: str) -> int:

@@ -29,6 +29,7 @@ from counterfoil.negatives.sources import NegativeSource
 from counterfoil.papers.compared.rules import RuleGenerator, frequent_nouns
 from counterfoil.training.checkpoint import derive_seed
 from counterfoil.training.step import TrainingStep
+from sources_cases import begun
 
 NOUNS = ("dog", "cat", "car", "tree", "boat", "kite", "bird", "apple")
 ANCHORS = [0, 1, 7, 20, 35]
@@ -65,7 +66,7 @@ def source(folder: Path, processor: ProcessedDataset, **options: Any) -> Generat
     """The sampler of a stored set of foils."""
     if not folder.exists():
         stored(folder)
-    return GeneratedCaptions(folder=str(folder), processor=processor, **options)
+    return begun(GeneratedCaptions(folder=str(folder), **options), processor)
 
 
 def test_foils_differ_where_they_say_and_are_no_caption_of_the_image() -> None:

@@ -9,7 +9,7 @@ import torch
 import tailored_cases as cases
 import train_cases
 from counterfoil.core.types import Batch, ModalityBatch, Role
-from counterfoil.data.processor import ProcessedDataset, Processor
+from counterfoil.data.processor import ProcessedDataset, Processor, ProcessorConfig
 from counterfoil.data.tokenizers import SPECIAL, WordPieceTokenizer, WordTokenizer
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
@@ -304,15 +304,15 @@ def test_one_of_several_judges_is_enough(
 
 
 def test_what_cannot_be(seen: ProcessedDataset) -> None:
-    own = cases.processor()
     with pytest.raises(ValueError, match="masks=0 is not possible"):
         cases.writer(seen, masks=0)
     with pytest.raises(ValueError, match="temperature=0"):
         cases.writer(seen, temperature=0.0)
     with pytest.raises(ValueError, match="'maskd' is not a word task"):
         cases.writer(seen, words=("maskd",))
-    with pytest.raises(ValueError, match="needs a frozen filler"):
-        cases.writer(seen, model_inputs=own)
+    other = ProcessorConfig(min_count=9).fit(seen.dataset).process(seen.dataset)
+    with pytest.raises(ValueError, match="'filler', so the model learns no words from what that"):
+        cases.writer(seen, filler=cases.host(seen), model_inputs=other)
     with pytest.raises(ValueError, match="'captain' is not a rule"):
         CandidateFilter(rules=("captain",))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the authors' form"):

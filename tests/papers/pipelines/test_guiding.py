@@ -8,18 +8,20 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import processes
 from artifact_cases import resealed
-from counterfoil.core.config import lazy
+from counterfoil.core.config import config, from_stage, lazy
 from counterfoil.losses.aoq import OfflineTriplet
 from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
 from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.negatives.sources import NegativeSource
+from counterfoil.negatives.teachers import Mask
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import (
     ComputeTargets,
@@ -30,10 +32,10 @@ from counterfoil.pipelines.pipeline import (
     stage_digests,
 )
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.pipelines.stages.train import build_sources
 from counterfoil.pipelines.state import RunContext
 from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
 from counterfoil.training.logging import read_metrics
+from counterfoil.training.mined import Mined
 
 DATA = "scenes:images=36"
 SOURCE = DataSource(DATA)
@@ -43,6 +45,8 @@ SMALL = [
     "*.model.text.width=16",
     "*.batch=16",
 ]
+TAUGHT, LISTED = from_stage("teach"), config(Mined, negatives=from_stage("lists"))
+FEW = ["student.mined.sampling.texts=20", "student.mined.sampling.images=5"]
 GUIDED = weighted_sum(
     triplet=lazy(HardestTripletLoss),
     margins=(100.0, lazy(MarginDistillationLoss)),
@@ -52,9 +56,7 @@ GUIDED = weighted_sum(
 
 def guide_of(context: RunContext, stage: Train, scale: float) -> NegativeSource:
     """The source of targets of a training."""
-    data = stage.processor.fit(context.train).process(context.train)
-    sources = build_sources(context, stage, data, scale)
-    (guide,) = (source for source in sources if source.gives.targets)
+    (guide,) = (source for source in stage.built_sources(context, scale) if source.gives.targets)
     return guide
 
 
@@ -66,7 +68,7 @@ def recipe(host: str = "vsepp", *settings: str, form: str = "stored", **more) ->
         replace(one, name="teacher-0"),
         replace(one, name="teacher-1", plan=replace(one.plan, seed=1)),
         ComputeTargets(name="teach", using=("teacher-0", "teacher-1"), form=form),
-        replace(one, **{"name": "student", "objective": GUIDED, "guide": "teach", **more}),
+        replace(one, **{"name": "student", "objective": GUIDED, "sources": (TAUGHT,), **more}),
         Evaluate(name="test", using=("student",)),
     )
     return apply_overrides(
@@ -143,24 +145,24 @@ def test_drawn_pairs_stand_among_the_guided(whole, tmp_path):
         rectified=(0.5, lazy(HardNegativeRectificationLoss, candidates="offline")),
     )
     lists = Mine(name="lists", using=("teacher-0",), texts=20, images=5)
-    student = replace(made.stage("student"), objective=objective, negatives="lists")
+    student = replace(made.stage("student"), objective=objective, sources=(LISTED, TAUGHT))
     made = replace(made, stages=(*made.stages[:3], lists, student))
-    made = apply_overrides(made, ["student.draw.texts=20", "student.draw.images=5"])
+    made = apply_overrides(made, FEW)
     assert run_pipeline(made, SOURCE, tmp_path)
     assert losses(tmp_path)[-1] > 0
 
 
-MASKED = ("student.mask.margin=0.05", "student.draw.texts=20", "student.draw.images=5")
+MASK = config(Mask, guide=TAUGHT, margin=0.05)
 
 
-def masked(*settings: str, **more) -> Recipe:
+def masked(*settings: str, sources: tuple[Any, ...] = (LISTED, MASK)) -> Recipe:
     """A student whose own loss leaves out pairs that the teachers take for true, mined ones too."""
     loss = weighted_sum(offline=lazy(OfflineTriplet))
     made = recipe(objective=loss)
     mine = Mine(name="lists", using=("teacher-0",), texts=20, images=5)
-    student = replace(made.stage("student"), **{"negatives": "lists", **more})
+    student = replace(made.stage("student"), sources=sources)
     stages = (*made.stages[:2], mine, made.stages[2], student, made.stages[4])
-    return apply_overrides(replace(made, stages=stages), [*MASKED, *settings])
+    return apply_overrides(replace(made, stages=stages), [*FEW, *settings])
 
 
 MOMENTS = (
@@ -176,7 +178,7 @@ def test_a_masked_run_that_is_killed_goes_on_to_the_same_numbers(whole, tmp_path
     plain, once = tmp_path / "plain", tmp_path / "once"
     for folder in (plain, once):
         copy_stages(whole, folder, "teacher-0", "teacher-1", "teach")
-    assert run_pipeline(masked("student.mask.margin=none"), SOURCE, plain)
+    assert run_pipeline(masked(sources=(LISTED,)), SOURCE, plain)
     assert run_pipeline(masked(), SOURCE, once)
     assert losses(once)[0] < losses(plain)[0]
 
@@ -191,9 +193,11 @@ def test_a_masked_run_that_is_killed_goes_on_to_the_same_numbers(whole, tmp_path
 
 
 def test_a_mask_without_a_guide_is_refused_before_anything_is_trained(tmp_path):
-    made = masked(guide=None)
-    with pytest.raises(ValueError, match="takes for true pairs, and names no guide"):
+    made = masked(sources=(LISTED, config(Mask)))
+    with pytest.raises(ValueError, match=r"'student', Mask: .* missing 1 required .* 'guide'"):
         student(made).check(context(tmp_path, made))
+    with pytest.raises(ValueError, match="needs a guide stage where it names 'lists', a mine"):
+        masked(sources=(LISTED, config(Mask, guide=from_stage("lists"))))
 
 
 def quietly(folder: str) -> bool:
@@ -310,9 +314,9 @@ def _lens(at: RunContext):
 
 def test_a_loss_that_needs_a_guide_is_refused_before_anything_is_trained(tmp_path):
     made = recipe()
-    bare = replace(student(made), guide=None)
+    bare = replace(student(made), sources=())
     made = replace(made, stages=(made.stages[0], bare))
-    with pytest.raises(ValueError, match="the loss of 'student' needs a guide that says"):
+    with pytest.raises(ValueError, match=r"'student': the loss .* needs a guide that says"):
         run_pipeline(made, SOURCE, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -321,7 +325,7 @@ def test_teachers_that_see_otherwise_cannot_see_the_same(tmp_path):
     made = apply_overrides(
         recipe(form="models"), ["teach.inputs=same", "teacher-1.processor.size=32"]
     )
-    with pytest.raises(ValueError, match="'teacher-1' has another processor than 'student'"):
+    with pytest.raises(ValueError, match=r"'student': .* but 'teacher-1' has another processor"):
         run_pipeline(made, SOURCE, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -332,4 +336,4 @@ def test_the_plan_names_the_guide(capsys):
     print_plan(recipe())
     shown = capsys.readouterr().out
     assert "teach  ← teacher-0, teacher-1" in shown
-    assert "guide: teach" in shown
+    assert "sources: from_stage('teach')" in shown

@@ -31,6 +31,7 @@ from counterfoil.pipelines.pipeline import (
     stage_digests,
 )
 from counterfoil.pipelines.run import DataSource, run_pipeline
+from counterfoil.recipes.base import mined
 from counterfoil.recipes.catalogue import smoke_recipe
 from counterfoil.training.config import OptimizerConfig, TrainConfig
 from counterfoil.training.logging import read_metrics
@@ -186,4 +187,4 @@ def test_a_pretraining_is_a_model_and_no_list() -> None:
     train = recipe().stages[1]
     assert isinstance(train, Train)
     with pytest.raises(ValueError, match="needs a mine stage where it names 'pretrained'"):
-        Recipe(name="wrong", stages=(first, replace(train, negatives="pretrained")))
+        Recipe(name="wrong", stages=(first, train.with_sources(mined("pretrained"))))

@@ -11,7 +11,7 @@ import pytest
 
 import recipes_cases
 import train_cases
-from counterfoil.core.config import config, from_data, lazy
+from counterfoil.core.config import config, from_data, from_stage, lazy
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.data.processor import ProcessorConfig
@@ -23,13 +23,11 @@ from counterfoil.papers.compared.counterfactual import CounterfactualSampler
 from counterfoil.papers.compared.losses import LSEHLoss, SelfAdjustedCFMLoss, SelfExploredCFMLoss
 from counterfoil.papers.pretraining.stage import Pretrain
 from counterfoil.papers.tags.generation import TagsGenerator
-from counterfoil.papers.tags.inputs import GeneratorInputs
 from counterfoil.papers.tags.losses import WordLoss
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import CaptionSpaceStage, Recipe, Train, stage_digests
 from counterfoil.pipelines.plan import print_plan
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.pipelines.stages.train import build_sources, check_generators
 from counterfoil.pipelines.state import RunContext
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.logging import read_metrics
@@ -44,7 +42,7 @@ LSEH = Train(
     model=MODEL,
     objective=weighted_sum(triplet=lazy(LSEHLoss)),
     plan=PLAN,
-    guide="meant",
+    sources=(from_stage("meant"),),
 )
 CFM = Train(
     name="cfm",
@@ -61,13 +59,8 @@ CFM = Train(
 
 def written(**options: Any) -> Any:
     """Few maskings and refills."""
-    inputs = lazy(
-        GeneratorInputs,
-        processor=from_data("generator_data"),
-        parser=lazy(RulePhraseParser),
-        mask=from_data("mask"),
-    )
-    return config(TagsGenerator, inputs=inputs, masks=2, refills=3, keep=2, **options)
+    parser = lazy(RulePhraseParser)
+    return config(TagsGenerator, parser=parser, masks=2, refills=3, keep=2, **options)
 
 
 RANKED = lazy(MarginRankingLoss, role="written")
@@ -83,6 +76,7 @@ TAGS = Train(
     plan=TrainConfig(batch=4, steps=2, log_every=1),
     sources=(written(),),
 )
+FROZEN = replace(TAGS, sources=(written(filler=from_stage("writer")),))
 
 
 def recipe(*stages: Any) -> Recipe:
@@ -125,25 +119,24 @@ def test_a_damaged_space_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stages", "words"),
     [
-        ((MEANT, replace(LSEH, guide=None)), "the loss of 'lseh' needs a guide"),
-        ((replace(CFM, sources=()),), "the loss of 'cfm' judges edited negatives, and the "),
-        ((replace(TAGS, sources=()),), "'tags' judges written captions, and the stage names no"),
+        ((MEANT, replace(LSEH, sources=())), "'lseh': the loss LSEHLoss needs a guide"),
+        ((replace(CFM, sources=()),), "'cfm': the loss .*'edited'.* such as CounterfactualSampler"),
+        ((replace(TAGS, sources=()),), "'tags': the loss .*'written', which no source gives"),
         (
             (replace(TAGS, sources=(written(words=()),)),),
-            "'tags' judges the word task 'masked', which its sources leave out; name it in wor",
+            "'tags': the loss .* needs .*'masked', which no source gives; .* tasks in words",
         ),
-        ((WRITER, replace(CFM, filler="writer")), "'cfm' names the filler 'writer', and nothing"),
         (
-            (WRITER, replace(TAGS, filler="writer", processor=ProcessorConfig(min_count=2))),
-            "'tags' has another processor than its filler 'writer', so it learns no words from",
+            (WRITER, replace(FROZEN, processor=ProcessorConfig(min_count=2))),
+            "'tags': TagsGenerator has a filler with another processor, 'writer', so the model",
         ),
         (
             (replace(CFM, model=PIXELS, processor=ProcessorConfig(images="pixels", size=16)),),
-            "'cfm' sees pixels and texts as 'words'; edited negatives need images of several",
+            "'cfm': edited negatives need images of several regions, .* sees pixels and texts",
         ),
         (
             (replace(CFM, processor=ProcessorConfig(texts="vectors")),),
-            "texts as 'vectors'; edited negatives need images of several regions, and words",
+            "edited negatives need images of several regions, and words, .* texts as 'vectors'",
         ),
     ],
 )
@@ -159,9 +152,9 @@ def test_images_of_one_vector_cannot_be_edited(tmp_path: Path) -> None:
     dataset = train_cases.dataset()
     one = replace(dataset, features=FeatureArray.of(np.zeros((len(dataset), 1, 6), np.float32)))
     context = RunContext(recipe(CFM), one, tmp_path, {})
-    with pytest.raises(ValueError, match="'cfm' sees one vector an image and texts as 'words'"):
-        check_generators(context, CFM)
-    check_generators(replace(context, dataset=dataset), CFM)
+    with pytest.raises(ValueError, match="sees one vector an image and texts as 'words'"):
+        CFM.check_sources(context)
+    CFM.check_sources(replace(context, dataset=dataset))
 
 
 def test_a_model_without_a_mask_is_refused_when_it_is_built(tmp_path: Path) -> None:
@@ -202,9 +195,7 @@ def test_a_measure_that_is_none() -> None:
 
 
 def test_a_model_writes_for_itself_and_a_frozen_one_for_it(tmp_path: Path) -> None:
-    frozen = replace(
-        TAGS, name="frozen", sources=(written(filler=from_data("filler")),), filler="writer"
-    )
+    frozen = replace(FROZEN, name="frozen")
     assert run_pipeline(recipe(WRITER, TAGS, frozen), DataSource(REGIONS), tmp_path / "run")
     losses = {}
     for stage in ("tags", "frozen"):
@@ -222,18 +213,16 @@ def test_a_frozen_model_writes_for_one_of_another_kind(tmp_path: Path) -> None:
         objective=weighted_sum(triplet=lazy(HardestTripletLoss), written=RANKED),
         processor=ProcessorConfig(min_count=3),
         plan=TrainConfig(batch=8, steps=2, log_every=1),
-        sources=(
-            written(filler=from_data("filler"), model_inputs=from_data("model_inputs"), words=()),
-        ),
-        filler="writer",
+        sources=(written(filler=from_stage("writer"), words=()),),
     )
     whole, folder, source = recipe(WRITER, host), tmp_path / "run", DataSource(REGIONS)
     assert run_pipeline(whole, source, folder)
     assert any(line.get("loss_written") for line in read_metrics(folder / "host" / "metrics.jsonl"))
     context = RunContext(whole, source.open(), folder, stage_digests(whole, "d"))
     seen = host.processor.fit(context.train).process(context.train)
-    (made,) = build_sources(context, host, seen, 1.0)
+    (made,) = host.built_sources(context, 1.0)
     assert isinstance(made, TagsGenerator)
+    made.begin(Any, seen, Any, batches=1)  # type: ignore[arg-type]
     assert made.model_inputs is seen
     assert made.inputs.tokenizer.size > seen.processor.tokenizer.size
     assert made.filler is not None
@@ -241,9 +230,8 @@ def test_a_frozen_model_writes_for_one_of_another_kind(tmp_path: Path) -> None:
 
 
 def test_a_filler_is_part_of_the_digest_only_where_there_is_one() -> None:
-    frozen = replace(TAGS, filler="writer")
     first = stage_digests(recipe(WRITER, TAGS), "d")
     assert stage_digests(recipe(TAGS), "d")["tags"] == first["tags"]
-    assert stage_digests(recipe(WRITER, frozen), "d")["tags"] != first["tags"]
+    assert stage_digests(recipe(WRITER, FROZEN), "d")["tags"] != first["tags"]
     with pytest.raises(ValueError, match="'tags' reads 'writer', which no earlier stage writes"):
-        recipe(frozen)
+        recipe(FROZEN)

@@ -26,7 +26,7 @@ SETTINGS = (
         "--set",
         "adaptive.objective.quintuplet.steps=4",
     ),
-    *("--set", "adaptive.refresh.every=1"),
+    *("--set", "adaptive.mined.remine.every=1"),
 )
 
 
@@ -55,7 +55,7 @@ def test_the_last_lists_are_kept(whole):
 def test_it_is_another_training_but_not_where_it_is_off():
     recipe = find_recipe("aoq")
     usual = stage_digests(recipe, "d")
-    off, on = (apply_overrides(recipe, [f"adaptive.refresh.every={n}"]) for n in (0, 2))
+    off, on = (apply_overrides(recipe, [f"adaptive.mined.remine.every={n}"]) for n in (0, 2))
     assert stage_digests(off, "d") == usual
     found = stage_digests(on, "d")
     assert [name for name in found if found[name] != usual[name]] == [
@@ -66,15 +66,16 @@ def test_it_is_another_training_but_not_where_it_is_off():
 @pytest.mark.parametrize(
     "settings,message",
     [
-        (("adaptive.refresh.every=-1",), "every=-1: it may not be below 0"),
-        (("adaptive.refresh.filters.guided=0.1",), "a guide cannot filter lists"),
-        (("adaptive.refresh.every=1", "adaptive.negatives=none"), "needs them from batch"),
-        (("online.refresh.every=1",), "no term of the objective needs"),
-        (("adaptive.refresh.texts=5", "adaptive.draw.texts=9"), "lists of 5 are mined"),
+        (("adaptive.REMINE.every=-1",), "every=-1: it may not be below 0"),
+        (("adaptive.REMINE.filters.guided=0.1",), "a guide cannot filter lists"),
+        (("adaptive.REMINE.every=1", "adaptive.mined.negatives=none"), "needs them from batch"),
+        (("online.REMINE.every=1",), "needs none of it; choose a loss that does"),
+        (("adaptive.REMINE.texts=5", "adaptive.mined.sampling.texts=9"), "lists of 5 are mined"),
     ],
 )
 def test_refused_before_anything_is_done(settings, message, tmp_path, capsys):
-    words = [word for setting in settings for word in ("--set", setting)]
+    spelt = (setting.replace("REMINE", "mined.remine") for setting in settings)
+    words = [word for setting in spelt for word in ("--set", setting)]
     assert again(tmp_path / "run", *words) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "run").exists()

@@ -144,7 +144,7 @@ def test_every_recipe_of_scenes(whole_recipe, tmp_path):
     channels = [("*.model.image.tower." if "dive" in name else "*.model.image.") + "channels=4"]
     reads = "uniter" in name or name.startswith(("cascade", "tags/hosts", "tags/with-"))
     small += UNITER if reads else []
-    small += ["*.draw.texts=10", "*.draw.images=5"] if mines else []
+    small += ["*.mined.sampling.texts=10", "*.mined.sampling.images=5"] if mines else []
     small += [] if reads or {"vilt", "mobilenet"} & set(re.split("[/-]", name)) else channels
     small += [more for host, more in MORE.items() if host in name]
     if "mobilenet" in name:
@@ -188,7 +188,10 @@ SETTINGS, CONTENTS = "was made with other settings: ", "was made from other cont
     "more, words",
     [
         (("--set", "online.seed=5"), SETTINGS + "online.plan.seed is 0 there and 5 here"),
-        (("--set", "adaptive.draw.count=2"), "adaptive.draw.count is 1 there and 2 here"),
+        (
+            ("--set", "adaptive.mined.sampling.count=2"),
+            "adaptive.sources.0.sampling.count is 1 there",
+        ),
         (("--set", "lists.texts=7"), "lists.texts is 20 there and 7 here"),
         (("--set", "lists.positives=text"), "lists.positives is id there and text here"),
         (("--set", "test-online.split=dev"), "test-online.split is test there and dev here"),
@@ -285,8 +288,8 @@ def test_start_from_another_stage(tmp_path):
     small = [
         *SMALL[1::2],
         *FEW_CHANNELS[1::2],
-        "*.draw.texts=10",
-        "*.draw.images=5",
+        "*.mined.sampling.texts=10",
+        "*.mined.sampling.images=5",
         "adaptive.start=online",
     ]
     recipe = smoke_recipe(apply_overrides(find_recipe("aoq"), small))

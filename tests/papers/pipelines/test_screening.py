@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import recipes_cases
-from counterfoil.core.config import config, lazy
+from counterfoil.core.config import config, from_stage, lazy
 from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.triplet import MarginRankingLoss, SumTripletLoss
 from counterfoil.negatives.online import TopScoringMiner
@@ -17,11 +17,10 @@ from counterfoil.negatives.sampling import CandidateConfig, SamplingConfig
 from counterfoil.papers.compared.counterfactual import CounterfactualSampler
 from counterfoil.papers.compared.losses import SelfAdjustedCFMLoss
 from counterfoil.pipelines.overrides import apply_overrides
-from counterfoil.pipelines.pipeline import Mine, Recipe, Train, stage_digests
+from counterfoil.pipelines.pipeline import Mine, Recipe, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.logging import read_metrics
-from counterfoil.training.remine import RemineConfig
 
 DATA = "scenes:images=24,features=regions"
 HARD = Train(
@@ -36,9 +35,12 @@ HARD = Train(
 )
 
 
-def screening(**offered: Any) -> dict[str, Any]:
+def screening(more: Any = None, **offered: Any) -> dict[str, Any]:
     candidates = lazy(CandidateConfig, **offered)
-    return {"sources": (config(TopScoringMiner, keep=3, candidates=candidates),)}
+    return {"sources": (config(TopScoringMiner, keep=3, candidates=candidates, **more or {}),)}
+
+
+LISTED = {"negatives": from_stage("lists")}
 
 
 def run(place: Path, *stages: Any) -> Recipe:
@@ -91,10 +93,14 @@ def test_mined_candidates_and_two_sources(tmp_path: Path, streams: Any) -> None:
             adjusted=lazy(SelfAdjustedCFMLoss),
         ),
         start="begin",
-        negatives="lists",
-        draw=SamplingConfig(texts=12, images=8),
         sources=(
-            *screening(texts=9, images=7, source="mined", streams=streams)["sources"],
+            *screening(
+                LISTED | {"sampling": SamplingConfig(texts=12, images=8)},
+                texts=9,
+                images=7,
+                source="mined",
+                streams=streams,
+            )["sources"],
             config(CounterfactualSampler, adjust=1.0, mask=3),
         ),
     )
@@ -102,14 +108,6 @@ def test_mined_candidates_and_two_sources(tmp_path: Path, streams: Any) -> None:
     run(tmp_path, begin, mine, both)
     named = {name for line in read_metrics(tmp_path / "hard" / "metrics.jsonl") for name in line}
     assert {"loss_texts", "loss_images", "loss_adjusted"} <= named
-
-
-def test_stages_without_sources_keep_their_digests() -> None:
-    plain = replace(HARD, sources=(), positives="id")
-    before = stage_digests(Recipe(name="mine", stages=(plain,)), "data")["hard"]
-    assert before == "00d879989a78"  # of a stage that names none
-    more = replace(plain, sources=HARD.sources)
-    assert stage_digests(Recipe(name="mine", stages=(more,)), "data")["hard"] != before
 
 
 def test_numbers_are_set_by_name() -> None:
@@ -120,15 +118,16 @@ def test_numbers_are_set_by_name() -> None:
         [f"{miner}.candidates.texts=5", f"{miner}.keep=2", f"{miner}.candidates.streams=two"],
     ).stage("hard")
     assert isinstance(changed, Train)
-    assert changed.screened == CandidateConfig(texts=5, images=7, streams="two")
+    offered = changed.sources[0].arguments["candidates"].build()
+    assert offered == CandidateConfig(texts=5, images=7, streams="two")
     assert changed.sources[0].arguments["keep"] == 2
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (screening(), "'hard image' and 'hard text' are to be screened"),
-        (screening(texts=9), "'hard image' are to be screened, and none are"),
+        (screening(), "'hard', TopScoringMiner: there are no candidates to choose from"),
+        (screening(texts=9), "needs pairs in the role of 'hard image', which no source"),
         ({"sources": ()}, "needs pairs in the role of 'hard image', 'hard text', which no source"),
     ],
 )
@@ -139,11 +138,9 @@ def test_what_does_not_go_together(changes: Any, words: str, tmp_path: Path) -> 
 
 
 def test_mined_candidates_need_lists(tmp_path: Path) -> None:
-    mined = screening(texts=9, images=7, source="mined")
-    with pytest.raises(ValueError, match="the candidates of 'hard' are to come from mined lists"):
-        replace(HARD, **mined)
-    with pytest.raises(ValueError, match="or offer random ones"):
-        replace(HARD, **mined, negatives="lists", refresh=RemineConfig(every=1))
+    offered = {"texts": 9, "images": 7, "source": "mined"}
+    with pytest.raises(ValueError, match=r"'hard', TopScoringMiner: .* from lists, and none are"):
+        run(tmp_path, replace(HARD, **screening(**offered)))
     begin = replace(
         HARD,
         name="begin",
@@ -151,5 +148,5 @@ def test_mined_candidates_need_lists(tmp_path: Path) -> None:
         sources=(),
     )
     mine = Mine(name="lists", using=("begin",), texts=8, images=10)
-    with pytest.raises(ValueError, match="'hard' draws from the 9 hardest texts of an image"):
-        run(tmp_path, begin, mine, replace(HARD, **mined, negatives="lists"))
+    with pytest.raises(ValueError, match="'hard': TopScoringMiner draws from the 9 hardest"):
+        run(tmp_path, begin, mine, replace(HARD, **screening(LISTED, **offered)))

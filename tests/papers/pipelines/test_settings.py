@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from counterfoil.core.config import config, from_stage
 from counterfoil.models.vsepp import VSEPP
+from counterfoil.negatives.batch_mining import BatchMiningConfig
+from counterfoil.negatives.momentum import MomentumQueue
 from counterfoil.papers.models.configs import scan_config
 from counterfoil.papers.models.scan import SCAN
 from counterfoil.pipelines.overrides import apply_overrides, changed_settings
+from counterfoil.pipelines.pipeline import Recipe
 from counterfoil.recipes.catalogue import find_recipe
+from counterfoil.training.mined import MinedBatches
 
 WHOLE = find_recipe("aoq")
 
@@ -154,9 +161,9 @@ def test_each_of_several_sources_is_named() -> None:
     cooler = apply_overrides(
         recipe, ["*.tagsgenerator.temperature=1", "tags.topscoringminer.keep=5"]
     )
-    graphs = apply_overrides(recipe, ["tags.tagsgenerator.inputs.parser=txt_db/"])
+    graphs = apply_overrides(recipe, ["tags.tagsgenerator.parser=txt_db/"])
     writes = graphs.stage("tags").sources[1]
-    assert writes.arguments["inputs"].arguments["parser"] == "txt_db/"
+    assert writes.arguments["parser"] == "txt_db/"
     made = {}
     for stage in ("tags", "tags-dc"):
         screens, writes = cooler.stage(stage).sources
@@ -170,3 +177,35 @@ def test_each_of_several_sources_is_named() -> None:
     ):
         with pytest.raises(ValueError, match=told):
             apply_overrides(recipe, [wrong])
+
+
+def test_a_source_that_is_not_there_is_added_by_its_name() -> None:
+    recipe = find_recipe("aoq")
+    listed = ["adaptive.minedbatches.negatives=lists", "adaptive.minedbatches.config.size=4"]
+    changed = apply_overrides(recipe, [*listed, "adaptive.sources.mined.remine.every=2"])
+    mined, batches = changed.stage("adaptive").sources
+    assert mined.arguments["remine"].every == 2
+    assert mined.arguments["negatives"] == from_stage("lists")
+    assert batches == config(
+        MinedBatches, negatives=from_stage("lists"), config=BatchMiningConfig(size=4)
+    )
+    elsewhere = apply_overrides(recipe, ["adaptive.mined.negatives=./lists"]).stage("adaptive")
+    assert elsewhere.sources[0].arguments["negatives"] == "./lists"
+    assert elsewhere.reads == ()
+    for wrong, told in (
+        ("adaptive.mined.negatives=list", "'list' is not a stage of this recipe; did you mean"),
+        ("adaptive.mined.sampling.text=3", "did you mean 'texts'"),
+        ("adaptive.minedbatch.config.size=3", "did you mean 'minedbatches'"),
+        ("adaptive.mask.guide=online", "needs a guide stage where it names 'online', a train"),
+        ("*.minedbatches.negatives=lists", "'minedbatches' is not a key of"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            apply_overrides(recipe, [wrong])
+
+
+def test_a_second_source_of_a_class_has_a_number() -> None:
+    (first, *_) = (stage for stage in find_recipe("queue").stages if stage.kind == "train")
+    queue = config(MomentumQueue, size=8)
+    recipe = Recipe(name="mine", stages=(replace(first, name="two", sources=(queue, queue)),))
+    changed = apply_overrides(recipe, ["two.momentumqueue2.size=9"]).stage("two").sources
+    assert [source.arguments["size"] for source in changed] == [8, 9]

@@ -9,7 +9,7 @@ import pytest
 
 from counterfoil.cli import main
 from counterfoil.core import registry
-from counterfoil.core.config import Config, config, config_from_dict
+from counterfoil.core.config import Config, config, config_from_dict, from_stage
 from counterfoil.models.layers.pretrained import (
     BertTextTower,
     FrozenPatches,
@@ -36,6 +36,7 @@ from counterfoil.recipes.catalogue import (
     smoke_recipe,
 )
 from counterfoil.recipes.run import run
+from counterfoil.training.mined import Mined
 from recipes_cases import recipe_of
 
 NAMES = (  # what `counterfoil run` takes
@@ -249,7 +250,7 @@ def test_smoke_reaches_the_loss_after_the_warm_up(known):
 
 
 def test_smoke_keeps_a_warm_up_that_waits_for_lists(known):
-    settings = ("refresh.every=1", "negatives=none", "objective.quintuplet.steps=400")
+    settings = ("mined.remine.every=1", "mined.negatives=none", "objective.quintuplet.steps=400")
     recipe = apply_overrides(
         known["aoq/vsepp-scenes"], [f"adaptive.{setting}" for setting in settings]
     )
@@ -262,7 +263,7 @@ def test_released_code_of_vsrn_normalises_negatives_separately():
     recipe = find_recipe("aoq", model="vsrn", like="flickr30k", loss="released-code")
     for stage in (s for s in recipe.stages if isinstance(s, Train)):
         apart = stage.model.arguments.get("bn_passes") == "separate"
-        assert apart == (stage.negatives is not None)
+        assert apart == (stage.source(Mined) is not None)
 
 
 def test_single_models_and_ensembles_are_not_mixed(known):
@@ -301,7 +302,7 @@ def test_a_student_is_compared_with_its_teachers(model, like):
         "test-student",
     )
     student = recipe.stage("student")
-    assert student.guide == "targets"
+    assert student.sources == (from_stage("targets"),)
     own = recipe.stage(taught[0])
     assert (student.model, student.processor) == (own.model, own.processor)
     terms = dict(student.objective.arguments["terms"])
@@ -348,7 +349,8 @@ def test_ablations_differ_in_their_name_alone(loss):
     assert (found == replace(base, name=loss)) == (loss in ("adapoffquin", "h300"))
     lists = recipe.stage("lists")
     assert isinstance(lists, Mine)
-    assert (found.draw.texts, found.draw.images) == (lists.texts, lists.images)
+    sampling = found.source(Mined).arguments["sampling"]
+    assert (sampling.texts, sampling.images) == (lists.texts, lists.images)
     assert lists.texts == 5 * lists.images
 
 
@@ -356,7 +358,8 @@ def test_ablations_share_one_list():
     for to in DATASETS:
         recipe = find_recipe("aoq", like=to, loss="all")
         (lists,) = [stage for stage in recipe.stages if isinstance(stage, Mine)]
-        drawn = [s.draw.texts for s in recipe.stages if isinstance(s, Train) and s.negatives]
+        mined = [s.source(Mined) for s in recipe.stages if isinstance(s, Train)]
+        drawn = [source.arguments["sampling"].texts for source in mined if source]
         assert lists.texts == max(drawn) == 1000
         assert len(drawn) == len(aoq.VARIANTS)
 

@@ -11,6 +11,7 @@ from PIL import Image
 
 import recipes_cases
 from counterfoil.cli import main
+from counterfoil.core.config import config
 from counterfoil.model import load_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.papers import photos
@@ -25,6 +26,7 @@ from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Recipe, Tra
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.recipes import clip
 from counterfoil.training.logging import read_metrics
+from counterfoil.training.mined import Mined, MinedNeighbours
 
 SMALL = ("*.model.image.width=16", "*.model.text.width=16", "*.epochs=1", "*.steps=3", "*.batch=16")
 
@@ -97,7 +99,7 @@ def test_a_guide_leaves_negatives_out_by_the_command_line(tmp_path, capsys):
     capsys.readouterr()
     command = ["train", "ndgl/gpo", "--data", "scenes:images=36", "--output", str(tmp_path / "d")]
     assert main([*command, *guide, *settings]) == 2
-    assert "pass --set student.mask.margin=0.0" in capsys.readouterr().err
+    assert "pass --set student.mask.guide=targets for these" in capsys.readouterr().err
 
 
 def test_lists_in_a_folder_are_trained_on_by_the_command_line(tmp_path, capsys):
@@ -137,15 +139,17 @@ def test_lists_replace_the_mining_of_a_recipe_and_give_others_a_second_round(tmp
     public = recipes_cases.clip_like(tmp_path / "public")
     lists, pair = tmp_path / "lists", clip.FineTunedModel(name=str(public))
     mined = clip.with_lists(photos.own_data_recipe("aoq/mobilenet", pixels=True), lists)
-    assert mined.stage("adaptive").negatives == str(lists)
+    assert mined.stage("adaptive").source(Mined).arguments["negatives"] == str(lists)
     assert "lists" not in {stage.name for stage in mined.stages}
     own = clip.with_lists(photos.own_data_recipe("gpo", pixels=True), lists)
-    assert (own.stage("adaptive").negatives, own.stage("adaptive").start) == (str(lists), None)
+    adaptive = own.stage("adaptive")
+    assert adaptive.source(Mined).arguments["negatives"] == str(lists)
+    assert adaptive.start is None
     joined = clip.with_lists(clip.fine_tune_recipe("contrastive", pair), lists)
-    assert joined.stage("neighbours").neighbours == str(lists)
+    assert joined.stage("neighbours").sources == (config(MinedNeighbours, negatives=str(lists)),)
     assert joined.stage("report").selection == "best"
     negclip = clip.with_lists(clip.fine_tune_recipe("negclip", pair), lists)
-    assert negclip.stage("tuned").neighbours == str(lists)
+    assert config(MinedNeighbours, negatives=str(lists)) in negclip.stage("tuned").sources
     with pytest.raises(ValueError, match="'ndgl-full-own' has no training on mined lists"):
         clip.with_lists(clip.fine_tune_recipe("ndgl", pair), lists)
 

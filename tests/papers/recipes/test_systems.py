@@ -203,7 +203,8 @@ def test_numbers_of_tags(row):
         assert screens.arguments["keep"] == writer.arguments["keep"] == wanted.kept
         assert (writer.arguments["masks"], writer.arguments["refills"]) == (20, 20)
         assert writer.arguments["temperature"] == wanted.temperature
-        assert (made.screened.texts, made.screened.images) == (399, 399)
+        offered = screens.arguments["candidates"].arguments
+        assert (offered["texts"], offered["images"]) == (399, 399)
         plan = made.plan
         assert (plan.optimiser.rate, plan.steps) == (wanted.rate, wanted.steps)
         assert plan.batch * plan.accumulate == wanted.batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from counterfoil.core.config import config_from_dict, from_data
+from counterfoil.core.config import config_from_dict, from_stage
 from counterfoil.losses.schedules import StartAt, SwitchAfter
 from counterfoil.negatives.generated import GeneratedCaptions
 from counterfoil.papers.systems import DATASETS
@@ -23,7 +23,7 @@ each = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name
 
 def pair(recipe: Recipe) -> tuple[Train, Train]:
     """The training without written captions, and the one with them."""
-    (taught,) = (s for s in recipe.stages if isinstance(s, Train) and s.written)
+    (taught,) = (s for s in recipe.stages if isinstance(s, Train) and s.source(GeneratedCaptions))
     alone = recipe.stage(taught.name.removesuffix("-written"))
     assert isinstance(alone, Train)
     return alone, taught
@@ -32,7 +32,7 @@ def pair(recipe: Recipe) -> tuple[Train, Train]:
 @each
 def test_only_the_foils_differ(recipe: Recipe) -> None:
     alone, taught = pair(recipe)
-    changed = {"name", "objective", "sources", "written"}
+    changed = {"name", "objective", "sources"}
     before, after = (
         {key: value for key, value in recipe_to_dict(stage).items() if key not in changed}
         for stage in (alone, taught)
@@ -40,9 +40,10 @@ def test_only_the_foils_differ(recipe: Recipe) -> None:
     assert before == after
     terms, more = (stage.objective.arguments["terms"] for stage in (alone, taught))
     assert {key: term for key, term in more.items() if key != "written"} == terms
-    (foils,) = taught.sources
+    *others, foils = taught.sources
+    assert tuple(others) == alone.sources
     assert foils.make is GeneratedCaptions
-    assert foils.arguments["folder"] == from_data("written")
+    assert foils.arguments["folder"] == from_stage("written")
     assert config_from_dict(taught.objective.to_dict()) == taught.objective
     assert taught.objective.build().needs.roles > alone.objective.build().needs.roles
 
@@ -86,7 +87,7 @@ def test_models_are_those_of_their_own_recipes() -> None:
 
 def test_smoke_reaches_the_foils() -> None:
     recipe = smoke_recipe(find_recipe("tags-foils", model="gpo"))
-    (taught,) = (s for s in recipe.stages if isinstance(s, Train) and s.written)
+    (taught,) = (s for s in recipe.stages if isinstance(s, Train) and s.source(GeneratedCaptions))
     written = taught.objective.arguments["terms"]["written"][1]
     assert written.arguments["steps"] < taught.plan.steps
 
@@ -97,4 +98,4 @@ def test_the_recipe_of_the_page() -> None:
     assert {"pretrained", "written", "student"} <= set(stage_digests(recipe, "data"))
     student = recipe.stage("student")
     assert isinstance(student, Train)
-    assert student.written == "written"
+    assert student.source(GeneratedCaptions).arguments["folder"] == from_stage("written")

@@ -11,7 +11,10 @@ import transformers
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from counterfoil.core.config import from_stage
+from counterfoil.negatives.online import TopScoringMiner
 from counterfoil.papers.models.uniter import UNITER
+from counterfoil.papers.tags.generation import TagsGenerator
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Recipe, Train, stage_digests
 from counterfoil.pipelines.run import DataSource, run_pipeline
@@ -70,7 +73,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def recipe(way: str, *settings: str) -> Recipe:
     found = apply_overrides(find_recipe("tags", way=way), [*settings, *SMALL, *GENERATOR])
-    offers = [s.name for s in found.stages if isinstance(s, Train) and s.screened]
+    offers = [s.name for s in found.stages if isinstance(s, Train) and s.source(TopScoringMiner)]
     less = [
         f"{one}.topscoringminer.candidates.{key}=6" for one in offers for key in ("texts", "images")
     ]
@@ -109,7 +112,7 @@ def test_the_walk_trains_from_the_converted_weights(converted: Path, tmp_path: P
 
 def test_a_filler_by_folder_generates(converted: Path, tmp_path: Path) -> None:
     settings = [f"{name}.start={converted}" for name in ("tags", "static")]
-    static = recipe("static", *settings, f"static.filler={converted}")
+    static = recipe("static", *settings, f"static.tagsgenerator.filler={converted}")
     assert "pretrained" not in names(static)
     one = replace(static, stages=tuple(s for s in static.stages if s.name == "static"))
     assert run_pipeline(one, DataSource(DATA), tmp_path)
@@ -132,7 +135,7 @@ def test_other_weights_are_another_stage_and_another_folder_is_not(
     weights = bytearray((other / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (other / "model.safetensors").write_bytes(weights)
-    for key in ("tags.start", "static.filler"):
+    for key in ("tags.start", "static.tagsgenerator.filler"):
         one, same, changed = (
             stage_digests(recipe("static", f"{key}={folder}"), "d")[key.partition(".")[0]]
             for folder in (converted, copy, other)
@@ -152,17 +155,21 @@ def test_an_unknown_name_is_refused_with_both_possibilities() -> None:
         r"'tags' reads 'uniter', which no earlier stage writes; name an earlier stage "
         r"\(aligned, pretrained, hard\), or a model folder, as in './uniter', or a hub name"
     )
-    for key in ("start", "filler"):
-        with pytest.raises(ValueError, match=wanted):
-            recipe("tags", f"tags.{key}=uniter")
+    with pytest.raises(ValueError, match=wanted):
+        recipe("tags", "tags.start=uniter")
+    with pytest.raises(ValueError, match=r"'uniter' is not a stage of this recipe.* ./uniter"):
+        recipe("tags", "tags.tagsgenerator.filler=uniter")
 
 
-@pytest.mark.parametrize("key", ["tags.start", "static.filler"])
+@pytest.mark.parametrize("key", ["tags.start", "static.tagsgenerator.filler"])
 def test_a_model_that_does_not_fit_is_refused_before_anything_is_done(
     key: str, converted: Path, tmp_path: Path
 ) -> None:
     gone = recipe("static", f"{key}=./gone")
-    with pytest.raises(ValueError, match=r"'./gone', which is neither a stage of tags.* nor a mod"):
+    with pytest.raises(
+        ValueError,
+        match=r"'./gone', which is neither a stage of tags.* nor a mod|gone cannot be loaded",
+    ):
         run_pipeline(gone, DataSource(DATA), tmp_path / "run")
     pixel_model(tmp_path / "vsepp")
     another = recipe("static", f"{key}={tmp_path / 'vsepp'}")
@@ -175,7 +182,8 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_is_done(
 def test_the_tuned_static_writer_learns_words_and_ranks_nothing_generated(tmp_path: Path) -> None:
     found = find_recipe("tags", like="flickr30k", way="static-tuned")
     static, writer, tags = (training(found, name) for name in ("static", "writer", "tags"))
-    assert (static.filler, static.start, writer.start) == ("writer", "pretrained", "pretrained")
+    assert (static.start, writer.start) == ("pretrained", "pretrained")
+    assert static.source(TagsGenerator).arguments["filler"] == from_stage("writer")
     assert (static.objective, static.plan) == (tags.objective, tags.plan)
     terms = tags.objective.arguments["terms"]
     assert writer.objective.arguments["terms"] == {k: terms[k] for k in terms if k != "written"}

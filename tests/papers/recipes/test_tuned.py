@@ -27,7 +27,12 @@ from recipes_cases import run
 
 SCENES = "scenes:images=36"
 SHORT = ("*.epochs=2", "*.steps=4", "*.batch=16")
-LISTS = ("lists.texts=20", "lists.images=5", "adaptive.draw.texts=20", "adaptive.draw.images=5")
+LISTS = (
+    "lists.texts=20",
+    "lists.images=5",
+    "adaptive.mined.sampling.texts=20",
+    "adaptive.mined.sampling.images=5",
+)
 FRESH = """
 import sys
 from pathlib import Path

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, final
 
-from counterfoil.core.config import Config, config, lazy
+from counterfoil.core.config import Config, config, from_stage, lazy
 from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.losses.aoq import (
     AdaptiveQuintuplet,
@@ -47,9 +47,19 @@ from counterfoil.papers.training import (
     warmup_steps,
 )
 from counterfoil.pipelines.pipeline import Compare, Mine, Recipe, Stage, Train
-from counterfoil.recipes.base import ADAPTIVE, ALPHA, BETA, MARGIN, adaptive_quintuplet, with_warmup
+from counterfoil.recipes.base import (
+    ADAPTIVE,
+    ALPHA,
+    BETA,
+    MARGIN,
+    WHOLE_LISTS,
+    adaptive_quintuplet,
+    mined,
+    with_warmup,
+)
 from counterfoil.recipes.catalogue import OneOf
 from counterfoil.recipes.clip import TRIPLET, FineTunedModel
+from counterfoil.training.mined import MinedBatches
 
 MARGINS: dict[str, Any] = {"online": MARGIN, "offline": OFFLINE_MARGIN}
 
@@ -76,7 +86,7 @@ def second_stage(
     *,
     kind: str = "adaptive",
     lists: str = "",
-    draw: SamplingConfig | None = None,
+    sampling: SamplingConfig = WHOLE_LISTS,
 ) -> Train:
     """Round two of a model, with mined negatives."""
     return Train(
@@ -85,8 +95,7 @@ def second_stage(
         objective=objective,
         processor=PROFILES[dataset].processor,
         plan=training_config(member.model, dataset, "second", seed=member.seed),
-        negatives=lists or member.stage("lists"),
-        draw=draw or SamplingConfig(),
+        sources=(mined(lists or member.stage("lists"), sampling),),
     )
 
 
@@ -164,10 +173,11 @@ def batches(*, model: Literal["vsepp", "scan-t2i"] = "vsepp", like: DataSet = "s
     """
     online, lists = self_mined(EnsembleMember(model), like)
     longer = replace(online, name="longer", objective=hardest_triplet(0), start=online.name)
+    composed = config(MinedBatches, negatives=from_stage(lists.name))
     return _compared(
         f"batches/{model}-{like}",
         (model, like),
-        [online, lists, longer, replace(longer, name="mined", mined_batches=lists.name)],
+        [online, lists, longer, replace(longer, name="mined", sources=(composed,))],
         ("online", "longer", "mined"),
         "online triplet, then on random batches or on batches of mutual mined negatives",
     )
@@ -293,14 +303,14 @@ def _ablation_stage(loss: str, member: EnsembleMember, dataset: str) -> Train:
     variant, model = VARIANTS[loss], member.model
     warmup = 0 if variant.cold else offline_warmup(model, dataset)
     texts, images = variant.lengths(dataset)
-    draw = SamplingConfig(
+    sampling = SamplingConfig(
         texts=texts,
         images=images,
         tied_rank=variant.released,
         resample=not variant.released,
     )
     objective = with_warmup(variant.term, warmup, "quintuplet")
-    stage = second_stage(member, dataset, objective, kind=loss, draw=draw)
+    stage = second_stage(member, dataset, objective, kind=loss, sampling=sampling)
     if variant.fine_tune:
         stage = replace(stage, start=member.stage("online"))
     if variant.released:
@@ -347,5 +357,5 @@ def fine_tuning_stages(
     """Both rounds of a pretrained model: online triplets, mining, the adaptive quintuplet."""
     lists = Mine(name="lists", using=("online",), texts=lengths[0], images=lengths[1])
     terms = dict(adaptive_quintuplet(0).arguments["terms"])
-    second = replace(model.stage("adaptive", terms), negatives=lists.name)
+    second = model.stage("adaptive", terms).with_sources(mined(lists.name))
     return model.stage("online", TRIPLET), lists, second

@@ -23,7 +23,7 @@ from counterfoil.core.types import (
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.models.base import RetrievalModel, WordEmbeddingModel
 from counterfoil.negatives.online import with_values
-from counterfoil.negatives.sources import MinedExtras, NegativeSource
+from counterfoil.negatives.sources import MinedExtras, NegativeSource, PlannedTraining
 from counterfoil.scoring.encode import (
     concatenate_batches,
     evaluation_mode,
@@ -296,12 +296,12 @@ class CounterfactualSampler(NegativeSource):
     gives = Needs(roles=frozenset({*ADJUSTED, *EXPLORED}))
     seed_name = "propose"
 
-    @classmethod
-    def check_inputs(cls, images: str, texts: str) -> None:
+    def check_plan(self, training: PlannedTraining) -> None:
+        images, texts = training.images, training.texts
         if images != "regions" or texts == "vectors":
             raise ValueError(
-                "edited negatives need images of several regions, and words: choose other "
-                "features, or leave the source out"
+                "edited negatives need images of several regions, and words, and the model sees "
+                f"{images} and texts as {texts!r}; choose other features, or leave the source out"
             )
 
     def __init__(

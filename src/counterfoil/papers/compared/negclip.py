@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from counterfoil.core.config import lazy
+from counterfoil.core.config import config, from_stage, lazy
 from counterfoil.losses.base import Loss, weighted_sum
 from counterfoil.losses.contrastive import InfoNCELoss
+from counterfoil.negatives.generated import GeneratedCaptions
 from counterfoil.papers.systems import NEIGHBOURS, DataSet
 from counterfoil.papers.tags.stage import RewriteByRule
 from counterfoil.papers.training import (
@@ -28,13 +29,14 @@ from counterfoil.papers.training import (
 )
 from counterfoil.pipelines.pipeline import Mine, Recipe, Stage, Train
 from counterfoil.recipes import clip
-from counterfoil.recipes.base import generated_captions
 from counterfoil.recipes.clip import FineTunedModel, contrastive_terms
+from counterfoil.training.mined import MinedNeighbours
 
 MODEL = "vsepp"
 TEXTS = 100  # of an image, for the hardness in the report alone
 TEMPERATURE = 0.07  # of models that are trained from scratch
 REWRITE = RewriteByRule(name="written")
+NEIGHBOUR_IMAGES = config(MinedNeighbours, negatives=from_stage("lists"))
 
 
 def neighbour_lists(using: tuple[str, ...] = (), models: tuple[str, ...] = ()) -> Mine:
@@ -44,8 +46,8 @@ def neighbour_lists(using: tuple[str, ...] = (), models: tuple[str, ...] = ()) -
 
 def with_neighbours(stage: Train) -> Train:
     """The stage with neighbours and one foil of each caption in its batches."""
-    generated = generated_captions(1, shared=True)
-    return replace(stage, neighbours="lists", written=REWRITE.name, sources=(generated,))
+    generated = config(GeneratedCaptions, folder=from_stage(REWRITE.name), count=1, shared=True)
+    return stage.with_sources(NEIGHBOUR_IMAGES, generated)
 
 
 @as_published
@@ -80,4 +82,4 @@ def fine_tuning_stages(model: FineTunedModel, **_: object) -> tuple[Stage, ...]:
     tuned = model.stage("tuned", contrastive_terms(clip.TEMPERATURE, candidates=True))
     if model.written is None:
         return lists, REWRITE, with_neighbours(tuned)
-    return lists, replace(tuned, neighbours=lists.name)
+    return lists, tuned.with_sources(NEIGHBOUR_IMAGES)

@@ -19,10 +19,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
-from counterfoil.core.config import lazy
+from counterfoil.core.config import config, from_stage, lazy
 from counterfoil.data.caption_edits import RULE_KINDS
 from counterfoil.losses.schedules import StartAt
 from counterfoil.losses.triplet import MarginRankingLoss
+from counterfoil.negatives.generated import GeneratedCaptions
 from counterfoil.papers.systems import (
     EPOCH,
     LARGE,
@@ -40,7 +41,7 @@ from counterfoil.papers.training import (
     warmup_steps,
 )
 from counterfoil.pipelines.pipeline import Recipe
-from counterfoil.recipes.base import MARGIN, generated_captions
+from counterfoil.recipes.base import MARGIN
 from counterfoil.recipes.catalogue import OneOf
 
 MODEL = "vsepp"
@@ -68,10 +69,15 @@ def vse_c(
     # our warm-ups on small data are an epoch or more
     begin = EPOCH.get(like) or warmup_steps(MODEL, like)
     below = lazy(MarginRankingLoss, role="written", margin=MARGIN)
-    training = replace(
-        base.with_terms(written=(1.0, lazy(StartAt, term=below, steps=begin))),
-        written=written.name,
-        sources=(generated_captions(VSEC_FOILS, shared=True, hardest=True),),
+    foils = config(
+        GeneratedCaptions,
+        folder=from_stage(written.name),
+        count=VSEC_FOILS,
+        shared=True,
+        hardest=True,
+    )
+    training = base.with_terms(written=(1.0, lazy(StartAt, term=below, steps=begin))).with_sources(
+        foils
     )
     part = "" if kinds == "all" else f"{kinds}/"
     return dataset_recipe(

@@ -8,10 +8,9 @@ over each anchor's negatives, summed as the model sums its triplet, see `MarginD
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Annotated, Any
 
-from counterfoil.core.config import config, lazy
+from counterfoil.core.config import config, from_stage, lazy
 from counterfoil.losses.aoq import AdaptiveQuintuplet
 from counterfoil.losses.base import Reduction
 from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
@@ -39,7 +38,7 @@ from counterfoil.pipelines.pipeline import (
     Stage,
     Train,
 )
-from counterfoil.recipes.base import Terms, TrainingSetup, WeightedLoss
+from counterfoil.recipes.base import Terms, TrainingSetup, WeightedLoss, mined
 from counterfoil.recipes.catalogue import OneOf
 from counterfoil.recipes.clip import TEACHER, TRIPLET, FineTunedModel
 
@@ -58,11 +57,9 @@ def hnr(reduction: Reduction = "sum", **changes: Any) -> WeightedLoss:
     )
 
 
-def guided_stage(
-    name: str, setup: TrainingSetup, more: Terms, *, targets: str = TARGETS, **changes: Any
-) -> Train:
+def guided_stage(name: str, setup: TrainingSetup, more: Terms, *, targets: str = TARGETS) -> Train:
     """A training with the model's own loss and terms that read teachers' scores."""
-    return replace(setup.stage(name, more), guide=targets, **changes)
+    return setup.stage(name, more).with_sources(from_stage(targets))
 
 
 def student_stage(name: str, setup: TrainingSetup, *, targets: str = TARGETS) -> Train:
@@ -240,16 +237,16 @@ def _mining(name: str, dataset: str) -> Recipe:
     }
     hidden = UNKNOWN_WORD if name == "vsrn" else None  # other models have a mask word
     editor = config(CounterfactualSampler, margin=margin, mask=hidden)
-    cfm = replace(setup.stage("cfm", edited), sources=(editor,))
+    cfm = setup.stage("cfm", edited).with_sources(editor)
     mined_mr: Terms = {"mr": mr(reduction, offline=True), "hnr": hnr(reduction)}
     mined_hnr: Terms = {"mr": mr(reduction), "hnr": hnr(reduction, candidates="offline")}
     trainings = [
-        replace(quintuplet.stage("adapoffquin"), negatives=LISTS),
-        replace(lseh, guide=SEMANTICS),
+        quintuplet.stage("adapoffquin").with_sources(mined(LISTS)),
+        lseh.with_sources(from_stage(SEMANTICS)),
         *([cfm] if PROFILES[dataset].processor.images == "features" else []),
         student_stage("ndgl", setup),
-        guided_stage("ndgl-adapoffquin", quintuplet, mined_mr, negatives=LISTS),
-        guided_stage("ndgl-hnr-offline", setup, mined_hnr, negatives=LISTS),
+        guided_stage("ndgl-adapoffquin", quintuplet, mined_mr).with_sources(mined(LISTS)),
+        guided_stage("ndgl-hnr-offline", setup, mined_hnr).with_sources(mined(LISTS)),
     ]
     about = "ways to use negatives (Table 5)"
     return _compared("mining", (name, dataset), trainings, about, first=first)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import torch
 from torch import Tensor
@@ -23,11 +23,19 @@ from counterfoil.core.types import (
     WordTask,
 )
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.processor import ProcessedDataset
+from counterfoil.data.phrases import PhraseParser
+from counterfoil.data.processor import ProcessedDataset, same_processors
+from counterfoil.losses.base import WeightedSum
+from counterfoil.model import Model, load_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pooling import check_positive
 from counterfoil.negatives.online import with_values
-from counterfoil.negatives.sources import MinedExtras, NegativeSource
+from counterfoil.negatives.sources import (
+    MinedExtras,
+    NegativeSource,
+    PlannedModel,
+    PlannedTraining,
+)
 from counterfoil.papers.compared.counterfactual import word_embeddings_of
 from counterfoil.papers.tags.inputs import (
     SHARE,
@@ -254,6 +262,10 @@ def _task(logits: Tensor, labels: Tensor, anchor: Tensor, *, counts: bool) -> Wo
     return WordTask(logits, labels if counts else torch.full_like(labels, -1), anchor)
 
 
+OTHER_WORDS = (
+    "TagsGenerator has a filler with another processor, {!r}, so the model learns no words from "
+    "what that one writes"
+)
 INSTEAD = "give TagsGenerator a frozen filler that does, such as UNITER, and no word tasks"
 
 
@@ -277,22 +289,14 @@ class TagsGenerator(NegativeSource):
 
     anchors_only = True
     seed_name = "propose"
-    takes_filler = True
-
-    @classmethod
-    def word_tasks(cls, settings: Mapping[str, Any]) -> frozenset[str]:
-        return frozenset(settings["words"])
-
-    @classmethod
-    def check_filler(cls, filler: RetrievalModel, noun: str) -> None:
-        check_heads(filler, {WordHead.FILL}, noun, "name a UNITER")
+    takes: ClassVar[Mapping[str, str]] = {"filler": "train"}
 
     def __init__(
         self,
+        filler: Model | str | None = None,
         *,
-        inputs: GeneratorInputs,
-        filler: RetrievalModel | None = None,
-        model_inputs: ProcessedDataset | None = None,
+        parser: PhraseParser | str | None = None,
+        mask: int | None = None,
         masks: int = 20,
         refills: int = 20,
         keep: int = 31,
@@ -306,9 +310,10 @@ class TagsGenerator(NegativeSource):
         """Create a generator.
 
         Args:
-            inputs: of the generator.
-            filler: the frozen generator; None for the model in training.
-            model_inputs: of the model in training, if its processor is not that of `inputs`.
+            filler: the frozen generator, or its name as `counterfoil.load_model` opens it; None for
+                the model in training.
+            parser: finds phrases, see `GeneratorInputs`; None to hide single words.
+            mask: id of the token that hides a word, see `GeneratorInputs`.
             masks: K, see `MaskRefill`, as for refills, temperature, share, singles and specials.
             refills: C.
             keep: m, captions of each anchor that are trained on.
@@ -320,8 +325,7 @@ class TagsGenerator(NegativeSource):
             specials: see `MaskRefill`.
 
         Raises:
-            ValueError: a number out of range, an unknown word task, or tasks for a model that has
-                another processor than the generator.
+            ValueError: a number out of range, or an unknown word task.
         """
         check_positive(masks=masks, refills=refills, keep=keep)
         self.mask_refill = MaskRefill(
@@ -334,12 +338,11 @@ class TagsGenerator(NegativeSource):
         )
         for word in words:
             parse_choice(TASKS, word, "a word task")
-        if model_inputs is not None and (filler is None or words):
-            raise ValueError(
-                "a model with a processor of its own needs a frozen filler, and learns no "
-                f"word tasks from it; given were {', '.join(words) or 'none'}"
-            )
-        self.inputs, self.filler, self.model_inputs = inputs, filler, model_inputs
+        self._given, self._parser, self._mask = filler, parser, mask
+        self._opened: Model | None = None
+        self.filler: RetrievalModel | None = None  # the network of the frozen generator
+        # of the model in training, where its processor is not that of the generator
+        self.model_inputs: ProcessedDataset | None = None
         self.keep, self.words = keep, words
         self.candidate_filter = candidate_filter or CandidateFilter()
         self.gives = Needs(roles=frozenset({Role.WRITTEN}), words=frozenset(words))
@@ -351,11 +354,59 @@ class TagsGenerator(NegativeSource):
             ValueError: a head is missing.
         """
         heads = {TASKS[word] for word in self.words}
-        heads |= {WordHead.FILL} if self.filler is None else set()
+        heads |= {WordHead.FILL} if self._given is None else set()
         check_heads(model, heads, "the model", INSTEAD)
-        if self.filler is not None:
-            check_heads(self.filler, {WordHead.FILL}, "the filler", INSTEAD)
+        if self._given is not None:
+            self._open_filler()
+
+    def _open_filler(self) -> Model:
+        """Open the frozen generator; refuse one without what it needs."""
+        if self._opened is None:
+            given = self._given
+            opened = given if isinstance(given, Model) else load_model(str(given))
+            check_heads(opened.model, {WordHead.FILL}, "the filler", "name a UNITER")
+            self._opened = opened
+        return self._opened
+
+    def check_plan(self, training: PlannedTraining) -> None:
+        """Check the filler.
+
+        Raises:
+            ValueError: it has no output for words, or the model is to learn words that it reads
+                with another processor.
+        """
+        given: object = self._given
+        if given is None:
+            return
+        filler = given if isinstance(given, PlannedModel) else self._open_filler()
+        assert filler.processor is not None, "a model with an output for words reads some"
+        if self.words and not same_processors(filler.processor, training.processor, training.data):
+            raise ValueError(f"{OTHER_WORDS.format(filler.name)}; set words=()")
+
+    def begin(
+        self, model: RetrievalModel, data: ProcessedDataset, loss: WeightedSum, *, batches: int
+    ) -> None:
+        """Make the inputs of the generator.
+
+        Raises:
+            ValueError: nothing hides a word, or the model is to learn words that it reads with
+                another processor.
+        """
+        inputs = data
+        if self._given is not None:
+            opened = self._open_filler()
+            self.filler = opened.model.requires_grad_(False)
+            assert opened.processor is not None, "a model with an output for words reads some"
+            if not same_processors(opened.processor, data.processor, data.dataset):
+                inputs, self.model_inputs = opened.process(data.dataset), data
+                if self.words:
+                    raise ValueError(f"{OTHER_WORDS.format(opened.name)}; set words=()")
+        self.inputs = GeneratorInputs(processor=inputs, parser=self._parser, mask=self._mask)
         mask_token_of(self.inputs, self.filler or model)
+
+    def describe(self) -> dict[str, Any]:
+        filler = None if self._given is None else self._open_filler().digest()
+        return {**super().describe(), "filler": filler, "words": self.words}
 
     def propose(
         self,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
-from counterfoil.core.config import Config, config, from_data, lazy
+from counterfoil.core.config import Config, config, from_data, from_stage, lazy
 from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.losses.base import Loss, Reduction, WeightedSum, weighted_sum
@@ -24,6 +24,7 @@ from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.schedules import StartAt, SwitchAfter
 from counterfoil.losses.triplet import MarginRankingLoss
 from counterfoil.models.base import RetrievalModel
+from counterfoil.negatives.generated import GeneratedCaptions
 from counterfoil.negatives.online import TopScoringMiner
 from counterfoil.negatives.sampling import CandidateConfig
 from counterfoil.negatives.sources import NegativeSource
@@ -50,12 +51,12 @@ from counterfoil.papers.systems import (
     find_system,
 )
 from counterfoil.papers.tags.generation import TagsGenerator, Task
-from counterfoil.papers.tags.inputs import CandidateFilter, GeneratorInputs
+from counterfoil.papers.tags.inputs import CandidateFilter
 from counterfoil.papers.tags.losses import WordLoss
 from counterfoil.papers.tags.stage import Generate
 from counterfoil.papers.training import ModelSetting, as_published, check_numbers, dataset_recipe
 from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Mine, Recipe, Stage, Train
-from counterfoil.recipes.base import MARGIN, adaptive_quintuplet, generated_captions
+from counterfoil.recipes.base import MARGIN, adaptive_quintuplet, mined
 from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
 
 AT_ONCE = 8  # pairs of which a batch of the large sets is made
@@ -269,7 +270,6 @@ def tags_stage(
         plan=tags_train_config(numbers, dataset),
         start=start or (STEP_1 if step == 2 else BEFORE),
         sources=(screening, _generator(numbers, way, step)) if step else (screening,),
-        filler=FILLERS.get(way),
     )
 
 
@@ -278,16 +278,10 @@ def _generator(numbers: TagsNumbers, way: Way, step: Step) -> Config[NegativeSou
     released = way == "released"
     choice: Literal["lowered logits", "lowered scores"]
     choice = "lowered logits" if step == 1 else "lowered scores"
-    inputs = lazy(
-        GeneratorInputs,
-        processor=from_data("generator_data"),
-        parser=lazy(RulePhraseParser),
-        mask=from_data("mask"),
-    )
     return config(
         TagsGenerator,
-        inputs=inputs,
-        filler=from_data("filler") if way in FILLERS else None,
+        filler=from_stage(FILLERS[way]) if way in FILLERS else None,
+        parser=lazy(RulePhraseParser),
         masks=numbers.masks,
         refills=1 if way == "mlm" else numbers.refills,  # only its masks are trained on
         keep=numbers.keep,
@@ -471,24 +465,19 @@ def generate_stage(using: str, numbers: TagsNumbers) -> Generate:
 
 
 def with_generated(
-    stage: Train, name: str, *, margin: float, reduction: Reduction = "sum"
+    stage: Train, name: str, *, margin: float, reduction: Reduction = "sum", foils: str = FOILS
 ) -> Train:
     """A training that also ranks stored foils below its captions, after its own warm-up.
 
-    The margin is in units of the model's scores.
+    The margin is in units of the model's scores; `foils` is the stage that writes them.
     """
-    assert not stage.sources
     terms = stage.objective.arguments["terms"]
     below: Loss = lazy(MarginRankingLoss, role="written", margin=margin, reduction=reduction)
     warmups = [term.arguments["steps"] for _, term in terms.values() if term.make is SwitchAfter]
     if any(warmups):
         below = lazy(StartAt, term=below, steps=max(warmups))
-    return replace(
-        stage.with_terms(written=(WEIGHT, below)),
-        name=name,
-        sources=(generated_captions(COUNT),),
-        written=FOILS,
-    )
+    drawn = config(GeneratedCaptions, folder=from_stage(foils), count=COUNT)
+    return replace(stage.with_terms(written=(WEIGHT, below)), name=name).with_sources(drawn)
 
 
 def _setting(name: str, dataset: str) -> ModelSetting:
@@ -532,7 +521,7 @@ def _foils_with_aoq(name: str, dataset: str) -> Recipe:
     lists = Mine(name=ndgl.LISTS, using=(OWN,), texts=texts, images=images)
     if name == "gpo":
         adaptive = ndgl.adaptive_setup(_setting(name, dataset)).stage("adaptive")
-        adaptive = replace(adaptive, negatives=ndgl.LISTS)
+        adaptive = adaptive.with_sources(mined(ndgl.LISTS))
     else:
         member = EnsembleMember(name)
         loss = adaptive_quintuplet(aoq.offline_warmup(member.model, dataset))

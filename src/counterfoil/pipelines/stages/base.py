@@ -75,7 +75,9 @@ class Stage(ABC):
             for name in _names(getattr(self, field))
             if field not in self.elsewhere or is_stage_name(name)
         )
-        inside = (_placeholders(value) for value in _members(self).values())
+        inside = (
+            _placeholders(value, self.takes.get(name)) for name, value in _members(self).items()
+        )
         return (*named, *chain.from_iterable(inside))
 
     @property
@@ -86,10 +88,11 @@ class Stage(ABC):
     @property
     def outside_models(self) -> tuple[str, ...]:
         """Models that it reads and that no stage writes, as `load_model` opens them."""
-        named = (
+        named = chain.from_iterable(
             _names(getattr(self, field)) for field in self.elsewhere if self.takes[field] == "train"
         )
-        return tuple(name for name in chain.from_iterable(named) if not is_stage_name(name))
+        own = (name for name in named if not is_stage_name(name))
+        return (*own, *_models_in(list(_members(self).values())))
 
     @property
     def lacks_inputs(self) -> bool:
@@ -105,9 +108,21 @@ class Stage(ABC):
         """Content of the digest that replaces or joins the stage's fields."""
         return {}
 
+    def with_source_of(self, key: str) -> Stage:
+        """The stage with the source of negatives that a setting's key names and it lacks."""
+        return self
+
     def shortened(self, steps: int) -> Stage:
         """The stage with so many steps of work at most, to try whether it runs at all."""
         return self
+
+    def planned(self, context: RunContext) -> Any:
+        """What stands for its result before a run, while a stage that reads it is checked."""
+        return self
+
+    def result(self, context: RunContext, scale: float) -> Any:
+        """Its result for a training whose scores have this `RetrievalModel.loss_scale`."""
+        return str(context.place(self.name))
 
     def check(self, context: RunContext) -> None:  # noqa: B027 - most stages check nothing
         """Refuse settings and data that would fail only after hours."""
@@ -218,10 +233,9 @@ def _kinds_taken(holder: Any) -> Mapping[str, str]:
     return taken
 
 
-def _names(value: str | Sequence[str] | None) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, str) else tuple(value)
+def _names(value: str | Sequence[object] | None) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else value or ()
+    return tuple(name for name in names if isinstance(name, str))
 
 
 def _placeholders(value: Any, kind: str | None = None) -> Iterator[tuple[str, str | None]]:
@@ -239,3 +253,19 @@ def _placeholders(value: Any, kind: str | None = None) -> Iterator[tuple[str, st
         case tuple() | list():
             for inner in value:
                 yield from _placeholders(inner, kind)
+
+
+def _models_in(value: Any) -> Iterator[str]:
+    """Models from elsewhere that the recorded calls in a value name."""
+    match value:
+        case Config():
+            for name, inner in value.arguments.items():
+                if isinstance(inner, str) and _kinds_taken(value).get(name) == "train":
+                    yield inner
+                yield from _models_in(inner)
+        case Mapping():
+            for inner in value.values():
+                yield from _models_in(inner)
+        case tuple() | list():
+            for inner in value:
+                yield from _models_in(inner)

@@ -24,6 +24,7 @@ from counterfoil.models.base import (
     RetrievalModel,
 )
 from counterfoil.models.layers.pooling import WordTower
+from counterfoil.negatives.sources import PlannedModel
 from counterfoil.pipelines.stages.base import KINDS, Stage, is_stage_name
 from counterfoil.pipelines.state import DEV, RunContext, RunStopped
 from counterfoil.saved import CARD, check_reopens, read_card, save_model
@@ -64,9 +65,24 @@ class ModelStage(Stage):
     def shortened(self, steps: int) -> Self:
         return replace(self, plan=replace(self.plan, epochs=1, steps=steps, log_every=1))
 
+    def planned(self, context: RunContext) -> PlannedModel:
+        return PlannedModel(self.name, _planned_processor(context, self))
+
     def training_details(self, context: RunContext) -> dict[str, Any]:
         """Further arguments of `training_record`: the loss and the negatives, where there are."""
         return {}
+
+
+def _planned_processor(context: RunContext, stage: ModelStage) -> ProcessorConfig | Processor:
+    """The processor of a stage's model, which is that of the model it starts from."""
+    if stage.start is None:
+        return stage.processor
+    if is_stage_name(stage.start):
+        planned = context.recipe.stage(stage.start).planned(context)
+        return planned.processor if isinstance(planned, PlannedModel) else stage.processor
+    processor = open_initial_model(context, stage, stage.start).processor
+    assert processor is not None
+    return processor
 
 
 def build_for_training(

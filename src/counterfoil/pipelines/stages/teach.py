@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, final
@@ -13,6 +13,8 @@ import torch
 from counterfoil.core import distributed
 from counterfoil.core.config import parse_literal
 from counterfoil.core.console import info
+from counterfoil.core.types import Needs
+from counterfoil.data.processor import same_processors
 from counterfoil.model import Model, load_model
 from counterfoil.negatives.similarity import (
     CaptionSimilarity,
@@ -21,7 +23,7 @@ from counterfoil.negatives.similarity import (
     Measure,
     check_captions,
 )
-from counterfoil.negatives.sources import NegativeSource
+from counterfoil.negatives.sources import NegativeSource, PlannedModel, PlannedTraining
 from counterfoil.negatives.teachers import (
     FrozenTeacher,
     TargetStore,
@@ -35,7 +37,6 @@ from counterfoil.negatives.teachers import (
     write_targets,
 )
 from counterfoil.pipelines.stages.base import Stage, models_content
-from counterfoil.pipelines.stages.fitting import ModelStage
 from counterfoil.pipelines.state import RunContext, stop_watch
 from counterfoil.scoring.embedding_store import StoredPrecision
 
@@ -47,11 +48,30 @@ class GuideStage(Stage):
     """A stage that stores target similarities of images and texts."""
 
     @abstractmethod
-    def targets(self, context: RunContext, scale: float) -> NegativeSource:
+    def result(self, context: RunContext, scale: float) -> NegativeSource:
         """Open the stored targets for a student of this `RetrievalModel.loss_scale`."""
 
-    def check_student(self, context: RunContext, student: ModelStage) -> None:
-        """Refuse a student that the targets do not fit."""
+    @abstractmethod
+    def planned(self, context: RunContext) -> NegativeSource:
+        """A source that gives what the stored targets will."""
+
+
+@final
+class PlannedTargets(NegativeSource):
+    """Targets that a stage will store.
+
+    Args:
+        gives: what they are.
+        check: refuses a student that they do not fit.
+    """
+
+    def __init__(
+        self, gives: Needs, check: Callable[[PlannedTraining], None] = lambda training: None
+    ) -> None:
+        self.gives, self._check = gives, check
+
+    def check_plan(self, training: PlannedTraining) -> None:
+        self._check(training)
 
 
 @final
@@ -112,16 +132,22 @@ class ComputeTargets(GuideStage):
             processor.images(first)
             processor.texts(first)
 
-    def check_student(self, context: RunContext, student: ModelStage) -> None:
+    def planned(self, context: RunContext) -> NegativeSource:
+        return PlannedTargets(TeacherEnsemble.gives, partial(self._check_student, context))
+
+    def _check_student(self, context: RunContext, student: PlannedTraining) -> None:
         """Refuse teachers with another processor where they see the student's inputs."""
         for name in self.using if self.inputs == "same" else ():
-            if context.stage(name, ModelStage).processor != student.processor:
+            teacher = context.recipe.stage(name).planned(context)
+            if isinstance(teacher, PlannedModel) and not same_processors(
+                teacher.processor, student.processor, student.data
+            ):
                 raise ValueError(
                     f"{self.name!r} shows teachers the same items as the student, but {name!r} "
-                    f"has another processor than {student.name!r}; set {self.name}.inputs=clean"
+                    f"has another processor; set {self.name}.inputs=clean"
                 )
 
-    def targets(self, context: RunContext, scale: float) -> NegativeSource:
+    def result(self, context: RunContext, scale: float) -> NegativeSource:
         """The ensemble of the teachers."""
         return TeacherEnsemble(teachers=_teachers(context, self, scale))
 
@@ -165,7 +191,10 @@ class CaptionSpaceStage(GuideStage):
         """Refuse captions that the space cannot be made of."""
         check_captions(context.train.texts, self.space)
 
-    def targets(self, context: RunContext, scale: float) -> NegativeSource:
+    def planned(self, context: RunContext) -> NegativeSource:
+        return PlannedTargets(CaptionSimilarity.gives)
+
+    def result(self, context: RunContext, scale: float) -> NegativeSource:
         """Similarity of the captions in the stored space."""
         space = CaptionSpace.open(context.place(self.name), fingerprint=context.train.fingerprint)
         return CaptionSimilarity(space=space, measure=self.measure)
