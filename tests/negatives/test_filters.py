@@ -15,7 +15,7 @@ from torch import Tensor
 
 import processes
 import sentence_cases
-from counterfoil.core import config
+from counterfoil.core.config import config as recorded
 from counterfoil.core.types import Pairs
 from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.negatives.filters import (
@@ -60,7 +60,7 @@ def mined(
     texts=st.integers(1, 20),
     seed=st.integers(0, 999),
     tile=st.tuples(st.integers(1, 20), st.integers(1, 20)),
-    plan=st.builds(
+    config=st.builds(
         FilterConfig,
         captions=st.sampled_from([None, 0.3, 0.9]),
         pictures=st.sampled_from([None, 0.5, 1.0]),
@@ -73,14 +73,14 @@ def mined(
         skip=st.integers(0, 3),
     ),
 )
-def test_any_plan_on_any_corpus(
-    images: int, texts: int, seed: int, tile: tuple[int, int], plan: FilterConfig
+def test_any_config_on_any_corpus(
+    images: int, texts: int, seed: int, tile: tuple[int, int], config: FilterConfig
 ) -> None:
     dataset, scores, guide = case(images, texts, seed)
-    for side, found in zip(("image", "text"), mined(plan, dataset, scores, guide, tile, 4)):
-        keep = allowed(plan, dataset, scores, guide, side)
+    for side, found in zip(("image", "text"), mined(config, dataset, scores, guide, tile, 4)):
+        keep = allowed(config, dataset, scores, guide, side)
         lines, kept = (scores, keep) if side == "image" else (scores.T, keep.T)
-        assert found.rows.tolist() == by_hand(lines, kept, 4, plan.skip)
+        assert found.rows.tolist() == by_hand(lines, kept, 4, config.skip)
         expected = [
             [line[row] if row >= 0 else -torch.inf for row in rows]
             for line, rows in zip(lines.tolist(), found.rows.tolist())
@@ -289,7 +289,7 @@ def test_a_plan_is_data() -> None:
         "positive": "lowest",
         "skip": 2,
     }
-    written = config.config(FilterConfig, captions=0.8, positive="highest", skip=2)
+    written = recorded(FilterConfig, captions=0.8, positive="highest", skip=2)
     again = written.build()
     assert again == FilterConfig(captions=0.8, positive="highest", skip=2)
     assert hash(again) == hash(written.build())

@@ -360,26 +360,26 @@ class PictureFinder:
         """
         if name in self._pictures:
             return 0, [self._pictures[name]]
-        if _is_file(given := self._folder / name):  # hidden, or outside of the folder
-            return 0, [given]
-        found = self._similar(name)
-        if not found[1] and "%" in name:  # as addresses write names
-            found = self._similar(unquote(name))
-        return found
+        if _is_file(path := self._folder / name):  # hidden, or outside of the folder
+            return 0, [path]
+        away, paths = self._similar(name)
+        if not paths and "%" in name:  # as addresses write names
+            return self._similar(unquote(name))
+        return away, paths
 
     def _similar(self, name: str) -> tuple[int, list[Path]]:
         wanted = _loose(name)
-        found: defaultdict[tuple[int, bool, int], list[Path]] = defaultdict(list)
+        alike: defaultdict[tuple[int, bool, int], list[Path]] = defaultdict(list)
         for parts, path in self._by_name.get(wanted[-1], ()):
             common = min(len(parts), len(wanted))
             if parts[-common:] == wanted[-common:]:
                 more = (*parts[:-common], *wanted[:-common])
                 usual = all(part in PICTURE_FOLDERS for part in more)
-                found[common, usual, -len(more) if usual else 0].append(path)
-        if not found:
+                alike[common, usual, -len(more) if usual else 0].append(path)
+        if not alike:
             return 0, []
-        common, usual, away = best = max(found)
-        paths = found[best]
+        common, usual, away = best = max(alike)
+        paths = alike[best]
         if len(paths) > 1:  # of names that differ in case alone, that of the same case
             same = [path for path in paths if _ends_alike(path, name)]
             paths = same if len(same) == 1 else paths

@@ -206,8 +206,8 @@ def score_captions(
         for start in range(0, len(captions), SCORE_BATCH):
             part = slice(start, start + SCORE_BATCH)
             texts = model.encode_texts(read(captions[part]).to(device))
-            found = model.score_pairs(images.rows(rows[part]).to(device), texts)
-            scores += model.loss_scores(found.double()).tolist()
+            pairs = model.score_pairs(images.rows(rows[part]).to(device), texts)
+            scores += model.loss_scores(pairs.double()).tolist()
     return scores
 
 

@@ -182,15 +182,15 @@ def further_metrics(asked: Sequence[str | RankFunction]) -> tuple[Metric, ...]:
     """
     if isinstance(asked, str) or callable(asked):
         raise ValueError(f"metrics={asked!r} is one metric; write metrics=[{asked!r}]")
-    found = tuple(named_metric(one) if isinstance(one, str) else _of_user(one) for one in asked)
+    metrics = tuple(named_metric(one) if isinstance(one, str) else _of_user(one) for one in asked)
     shown = {metric.name for metric in DIRECTION_METRICS.values()}
-    found = tuple(metric for metric in found if metric.name not in shown)
+    metrics = tuple(metric for metric in metrics if metric.name not in shown)
     keys = [field.name for field in fields(RecallMetrics)]
-    for metric in found:
+    for metric in metrics:
         if metric.key in keys:
             raise ValueError(f"two metrics are called {metric.name!r}; rename one")
         keys.append(metric.key)
-    return found
+    return metrics
 
 
 def named_metric(name: str) -> Metric:

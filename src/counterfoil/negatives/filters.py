@@ -465,25 +465,25 @@ class FilterConfig:
         return {n: text.format(value) for n, value, text in phrases if value is not None}
 
 
-def check_encoder(plan: FilterConfig) -> None:
+def check_encoder(config: FilterConfig) -> None:
     """Raise a ValueError unless a sentence encoder is named where, and only where, it is needed."""
-    if plan.meanings is not None and not plan.encoder:
+    if config.meanings is not None and not config.encoder:
         raise ValueError(
-            f"meanings={plan.meanings} needs a sentence encoder; set encoder to a folder or name, "
-            "as in encoder=sentence-transformers/all-MiniLM-L6-v2"
+            f"meanings={config.meanings} needs a sentence encoder; set encoder to a folder or "
+            "name, as in encoder=sentence-transformers/all-MiniLM-L6-v2"
         )
-    if plan.meanings is None and plan.encoder:
+    if config.meanings is None and config.encoder:
         raise ValueError(
-            f"encoder={plan.encoder} was named, but no filter asks it; set meanings=0.7"
+            f"encoder={config.encoder} was named, but no filter asks it; set meanings=0.7"
         )
 
 
 def _check_guides(
-    plan: FilterConfig, dataset: ImageTextDataset, guides: Sequence[EmbeddedDataset]
+    config: FilterConfig, dataset: ImageTextDataset, guides: Sequence[EmbeddedDataset]
 ) -> None:
-    if plan.needs_guide and not guides:
-        raise ValueError(f"guided={plan.guided} needs a guide model, and none was named")
-    if guides and not plan.needs_guide:
+    if config.needs_guide and not guides:
+        raise ValueError(f"guided={config.guided} needs a guide model, and none was named")
+    if guides and not config.needs_guide:
         raise ValueError("a guide model was named, but no filter asks it; set guided=0.0")
     for guide in guides:
         guide.check_sizes(len(dataset), len(dataset.texts), "a guide")
@@ -496,11 +496,11 @@ def _judged(dataset: ImageTextDataset) -> Iterator[tuple[str, Tensor, Tensor]]:
 
 
 def _near_duplicates(
-    plan: FilterConfig, dataset: ImageTextDataset, device: torch.device | str | None
+    config: FilterConfig, dataset: ImageTextDataset, device: torch.device | str | None
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Images and texts of the pairs that each filter of near duplicates leaves out, in order."""
     for name in ("captions", "pictures", "meanings"):
-        if (least := getattr(plan, name)) is None:
+        if (least := getattr(config, name)) is None:
             continue
         if name == "pictures":
             near = near_pictures(dataset, least=least, device=device)
@@ -513,8 +513,8 @@ def _near_duplicates(
         if name == "captions":
             near = near_captions(dataset.texts, least=least)
         else:
-            assert plan.encoder is not None
-            encoder = SentenceEncoder(plan.encoder, device=device)
+            assert config.encoder is not None
+            encoder = SentenceEncoder(config.encoder, device=device)
             vectors = encoder.vectors(dataset.texts).to(device or "cpu")
             near = near_vectors(name, vectors, least=least)
         yield name, *exclude_captions(near, dataset.relation)
@@ -525,7 +525,7 @@ class NegativeFilters:
     """A `FilterConfig` applied to a data set: near duplicates are known, guides have encoded it.
 
     Attributes:
-        plan: the filters.
+        config: the filters.
         excluded: pairs that are never negatives, among them the data set's extra positives and
             ambiguous pairs; None for none.
         equal: texts that say what a caption of an image says, which are no negatives of it either;
@@ -536,7 +536,7 @@ class NegativeFilters:
 
     def __init__(
         self,
-        plan: FilterConfig,
+        config: FilterConfig,
         dataset: ImageTextDataset,
         *,
         guides: Sequence[EmbeddedDataset] = (),
@@ -545,7 +545,7 @@ class NegativeFilters:
         """Find the near duplicates.
 
         Args:
-            plan: the filters.
+            config: the filters.
             dataset: the images and texts that are mined.
             guides: models that have encoded this data set, for `FilterConfig.guided`; the mean of
                 their scores counts. They compute on the device of the tiles.
@@ -555,15 +555,15 @@ class NegativeFilters:
             ValueError: a guide or an encoder is missing, unused, of another data set or cannot be
                 opened; captions without words, or images without pictures or features, to compare.
         """
-        check_encoder(plan)
-        _check_guides(plan, dataset, guides)
-        self.plan, self.equal = plan, dataset.relation.equal
+        check_encoder(config)
+        _check_guides(config, dataset, guides)
+        self.config, self.equal = config, dataset.relation.equal
         self.text_to_image = dataset.text_to_image
         self.removed: dict[str, dict[Side, int]] = {}
         shape, known = (len(dataset), len(dataset.texts)), torch.zeros(0, dtype=torch.long)
         self._note(EQUAL, 0 if self.equal is None else self.equal.pairs)
-        phrases = {JUDGED: JUDGED, **plan.phrases()}
-        for name, images, texts in (*_judged(dataset), *_near_duplicates(plan, dataset, device)):
+        phrases = {JUDGED: JUDGED, **config.phrases()}
+        for name, images, texts in (*_judged(dataset), *_near_duplicates(config, dataset, device)):
             if self.equal is not None:  # counted above
                 other = ~self.equal.contains(images, texts)
                 images, texts = images[other], texts[other]
@@ -601,7 +601,7 @@ class NegativeFilters:
     def on(self, side: Side, reducer: ScoreReducer) -> ScoreReducer:
         """Return a reducer that passes filtered tiles on to another one, which keeps the results.
 
-        A plan that leaves nothing out returns the given reducer.
+        A config that leaves nothing out returns the given reducer.
 
         Args:
             side: the side of the anchors, whose positives limit their negatives.
@@ -609,14 +609,14 @@ class NegativeFilters:
                 not served.
 
         Raises:
-            ValueError: the plan skips, and the reducer is no `TopK`.
+            ValueError: the config skips, and the reducer is no `TopK`.
         """
-        plan = self.plan
-        if not plan.describe() and self.excluded is None and self.equal is None:
+        config = self.config
+        if not config.describe() and self.excluded is None and self.equal is None:
             return reducer
-        if plan.skip and not isinstance(reducer, TopK):
+        if config.skip and not isinstance(reducer, TopK):
             raise ValueError(
-                f"skip={plan.skip} leaves out the hardest of ranked lists, and "
+                f"skip={config.skip} leaves out the hardest of ranked lists, and "
                 f"{type(reducer).__name__} keeps none; use it with TopK"
             )
         return FilteredReducer(side, reducer, self)
@@ -668,28 +668,30 @@ class FilteredReducer(ScoreReducer):
     read off the same tiles as in the pass, so they have the same bits on every process.
 
     Attributes:
-        inner: the reducer that sees the filtered tiles: the given one or, if the plan skips, a
+        inner: the reducer that sees the filtered tiles: the given one or, if the config skips, a
             `TopK` with longer lists, which `merge` cuts and hands over.
     """
 
     def __init__(self, side: Side, reducer: ScoreReducer, filters: NegativeFilters) -> None:
-        self.side, self.plan = side, filters.plan
+        self.side, self.config = side, filters.config
         self.inner, self._given = reducer, reducer
-        if filters.plan.skip:
+        if filters.config.skip:
             assert isinstance(reducer, TopK)
-            longer = reducer.k + filters.plan.skip
+            longer = reducer.k + filters.config.skip
             self.inner = TopK(reducer.query, reducer.queries, longer, reducer.text_to_image)
         self._filters, self._text_to_image = filters, filters.text_to_image
         self._excluded, self._equal = filters.excluded, filters.equal
         self._guides = filters.guides
         judging = ("lowest", "highest", "below_positive", "below_share", "guided")
-        self._judging = [name for name in judging if getattr(self.plan, name) is not None]
+        self._judging = [name for name in judging if getattr(self.config, name) is not None]
         self._lock = Lock()  # of the counts: threads fold tiles in
         # guides remember the scores of one tile
         self.concurrent = reducer.concurrent and self._guides is None
         self.cost = reducer.cost
-        self._reduce: Literal["amin", "amax"] = "amin" if self.plan.positive == "lowest" else "amax"
-        relative = (self.plan.below_positive, self.plan.below_share, self.plan.guided)
+        self._reduce: Literal["amin", "amax"] = (
+            "amin" if self.config.positive == "lowest" else "amax"
+        )
+        relative = (self.config.below_positive, self.config.below_share, self.config.guided)
         self.look_ahead = None if relative == (None, None, None) else self._text_to_image
 
     def prepare(self, images: int, texts: int, device: torch.device) -> None:
@@ -754,8 +756,8 @@ class FilteredReducer(ScoreReducer):
         """Set to -inf, in place, what a filter of scores leaves out, and count it."""
         scores, kept = tile.scores, [(tile.scores > -torch.inf).sum()]
         for name in self._judging:
-            if name == "lowest" and self.plan.lowest is not None:
-                within = scores >= self.plan.lowest
+            if name == "lowest" and self.config.lowest is not None:
+                within = scores >= self.config.lowest
             elif name == "guided":
                 assert guide is not None
                 within = guide <= self._of(self._limits[name], tile)
@@ -773,14 +775,14 @@ class FilteredReducer(ScoreReducer):
         if self._judging:
             removed = distributed.gather(self._removed).sum(0).tolist()
             self._note(dict(zip(self._judging, removed, strict=True)))
-        if skip := self.plan.skip:
+        if skip := self.config.skip:
             assert isinstance(self._given, TopK)
             self._note({"skip": int((self._lists.rows[:, :skip] >= 0).sum())})
             self._given.rows = self._lists.rows[:, skip:].contiguous()
             self._given.scores = self._lists.scores[:, skip:].contiguous()
 
     def _note(self, removed: Mapping[str, int]) -> None:
-        phrases = self.plan.phrases()
+        phrases = self.config.phrases()
         for name, count in removed.items():
             self._filters.removed.setdefault(phrases[name], {})[self.side] = count
 
@@ -805,17 +807,19 @@ class FilteredReducer(ScoreReducer):
 
     def _set_limits(self) -> None:
         """Compute the limits from the positives, once for the whole pass."""
-        plan, (positive, guide_positive) = self.plan, self._positive
+        config, (positive, guide_positive) = self.config, self._positive
         self._limits: dict[str, Tensor] = {}
-        if plan.highest is not None:
-            self._limits["highest"] = torch.full_like(positive, plan.highest)
-        if plan.below_positive is not None:
-            self._limits["below_positive"] = _where_finite(positive, positive - plan.below_positive)
-        if plan.below_share is not None:
-            share = positive - (1 - plan.below_share) * positive.abs()
+        if config.highest is not None:
+            self._limits["highest"] = torch.full_like(positive, config.highest)
+        if config.below_positive is not None:
+            self._limits["below_positive"] = _where_finite(
+                positive, positive - config.below_positive
+            )
+        if config.below_share is not None:
+            share = positive - (1 - config.below_share) * positive.abs()
             self._limits["below_share"] = _where_finite(positive, share)
-        if plan.guided is not None:
-            self._limits["guided"] = _where_finite(guide_positive, guide_positive - plan.guided)
+        if config.guided is not None:
+            self._limits["guided"] = _where_finite(guide_positive, guide_positive - config.guided)
 
     def _of(self, limits: Tensor, tile: ScoreTile) -> Tensor:
         """Return the tile's limits, as a column or a row that broadcasts over its scores."""

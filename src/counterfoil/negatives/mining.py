@@ -420,7 +420,7 @@ class _ScoreMatrix:
             "true pairs": crc32(self.text_to_image.cpu().contiguous().numpy().tobytes()),
             "texts of an image": lists[0].k,
             "images of a text": lists[1].k,
-            "filters": "; ".join(self.filters.plan.describe()) if self.filters else "",
+            "filters": "; ".join(self.filters.config.describe()) if self.filters else "",
             "equal captions": "left out" if self.filters and self.filters.equal else "none",
         }
 
@@ -560,7 +560,7 @@ def mine_half_precision(
     check_lengths(texts_per_image, images_per_text)
     if slack < 0:
         raise ValueError(f"slack={slack}: 0 or more are kept besides the wanted ones")
-    if filters and (judging := filters.plan.score_settings):
+    if filters and (judging := filters.config.score_settings):
         name, value = judging[0]
         raise ValueError(
             f"{name}={value} judges scores, which half precision moves across its border; mine in "

@@ -145,7 +145,7 @@ class LatentSpaceConfig:
         check_positive(components=self.components, passes=self.passes)
 
 
-def latent_vectors(texts: Sequence[str], plan: LatentSpaceConfig) -> Tensor:
+def latent_vectors(texts: Sequence[str], config: LatentSpaceConfig) -> Tensor:
     """Return (T, K) float32 vectors of the captions; zero for one without content words.
 
     Their inner products approximate those of the TF-IDF vectors. Departs from the authors' code
@@ -157,18 +157,18 @@ def latent_vectors(texts: Sequence[str], plan: LatentSpaceConfig) -> Tensor:
     """
     from sklearn.decomposition import TruncatedSVD
 
-    weights = tf_idf(texts, stem=plan.stem)
-    width = min(plan.components, *weights.shape)
+    weights = tf_idf(texts, stem=config.stem)
+    width = min(config.components, *weights.shape)
     # Randomised, not Lanczos: ARPACK restarts from a state of its own where singular values are
     # equal, and two processes would get other points. Signs are fixed by scikit-learn.
-    svd = TruncatedSVD(width, n_iter=plan.passes, random_state=plan.seed)
+    svd = TruncatedSVD(width, n_iter=config.passes, random_state=config.seed)
     return torch.from_numpy(svd.fit_transform(weights).astype(np.float32))
 
 
-def check_captions(texts: Sequence[str], plan: LatentSpaceConfig) -> None:
+def check_captions(texts: Sequence[str], config: LatentSpaceConfig) -> None:
     """Raise the errors of `latent_vectors` without computing it."""
     first = next((text for text in texts if _content_words([text], stem=False)[0]), None)
-    tf_idf(list(texts) if first is None else [first], stem=plan.stem)
+    tf_idf(list(texts) if first is None else [first], stem=config.stem)
 
 
 def tf_idf(texts: Sequence[str], *, stem: bool) -> Any:
@@ -263,20 +263,20 @@ class CaptionSpace:
     points: npt.NDArray[np.float32]
 
     @classmethod
-    def of(cls, dataset: ImageTextDataset, plan: LatentSpaceConfig) -> Self:
+    def of(cls, dataset: ImageTextDataset, config: LatentSpaceConfig) -> Self:
         """Compute the points of a data set.
 
         Raises:
             ValueError: it has no captions, or the stemmer is not installed.
         """
-        points = latent_vectors(dataset.texts, plan).numpy()
+        points = latent_vectors(dataset.texts, config).numpy()
         manifest = CaptionSpaceManifest(
             corpus=dataset.fingerprint,
             split=dataset.split_name,
             text_count=points.shape[0],
             width=points.shape[1],
             version=__version__,
-            **asdict(plan),
+            **asdict(config),
         )
         return cls(manifest, points)
 

@@ -53,9 +53,9 @@ def training_tables(
             `datasets` is not installed.
     """
     parse_literal(Form, form, "a form of negatives")
-    asked: tuple[Direction, ...] = (TO_IMAGE, TO_TEXT)
+    directions: tuple[Direction, ...] = (TO_IMAGE, TO_TEXT)
     if direction != "both":
-        asked = (parse_literal(Direction, direction, "a direction (beside 'both')"),)
+        directions = (parse_literal(Direction, direction, "a direction (beside 'both')"),)
     if most < 1:
         raise ValueError(f"most={most}: a query needs at least one negative")
     if images and dataset.pictures is None:
@@ -73,7 +73,7 @@ def training_tables(
     image = datasets.Image(mode="RGB") if images else word
     of_images, of_texts = positive_rows(dataset)
     tables = {}
-    for each in asked:
+    for each in directions:
         to_text = each == TO_TEXT
         positives = of_images if to_text else of_texts
         listed = (lists.texts if to_text else lists.images)[:, :most].tolist()
@@ -108,16 +108,16 @@ def _tuples(
     positives: Sequence[Sequence[int]], negatives: Sequence[Sequence[int]], direction: Direction
 ) -> _Columns:
     """A row for each query and positive with as many negatives as the longest list has."""
-    asked = [query for query, true in enumerate(positives) if true]
-    longest = max((len(negatives[query]) for query in asked), default=0)
-    if short := sum(0 < len(negatives[query]) < longest for query in asked):
+    queries = [query for query, true in enumerate(positives) if true]
+    longest = max((len(negatives[query]) for query in queries), default=0)
+    if short := sum(0 < len(negatives[query]) < longest for query in queries):
         warn(
             f"{counted(short, 'query')} of {direction} with fewer than {longest} negatives are "
             "left out; a lower `most` keeps them"
         )
     rows = [
         (query, positive, *negatives[query])
-        for query in asked
+        for query in queries
         for positive in positives[query]
         if len(negatives[query]) == longest > 0
     ]

@@ -147,7 +147,7 @@ class CollapseWarning(Callback):
             warn(warning)
 
     def warning(self, progress: TrainProgress, loss: float, level: float) -> str | None:
-        """Return the warning when it is due; updates `since` and `told` of the progress.
+        """Return the warning when it is due; updates `since` and `warned` of the progress.
 
         `level` is the loss of the last batch if all scores were equal.
         """
@@ -157,9 +157,9 @@ class CollapseWarning(Callback):
             return None
         if progress.since < 0:
             progress.since = progress.step
-        if progress.told or progress.step - progress.since < self.steps:
+        if progress.warned or progress.step - progress.since < self.steps:
             return None
-        progress.told = True
+        progress.warned = True
         return (
             f"the loss has stayed at {loss:.4g} since step {progress.since}, which is what it is "
             f"when all scores are equal ({level:.4g}; 2 x batch x margin for a hinge on the "

@@ -93,7 +93,7 @@ class TrainProgress:
     window: Mapping[str, float] = field(default_factory=dict)  # sums since the last metrics line
     windowed: int = 0  # steps in these sums
     since: int = -1  # first step at which the loss stayed at its value for equal scores, or -1
-    told: bool = False  # whether the collapse warning was given
+    warned: bool = False  # of a collapse
     lists: str = ""  # name of the re-mined lists that are drawn from; "" for the first lists
     counted: Mapping[str, int] = field(default_factory=dict)  # steps of figures not in all of them
 

@@ -68,10 +68,10 @@ def chosen_column(chosen: str, names: Sequence[str], where: str) -> str:
     Raises:
         ValueError: there is none of this name; the error lists those that exist.
     """
-    found = chosen if chosen in names else find_column(names, [chosen])
-    if found is None:
+    column = chosen if chosen in names else find_column(names, [chosen])
+    if column is None:
         raise ValueError(f"{where}: {unknown_name(chosen, list(names), 'a column')}")
-    return found
+    return column
 
 
 def image_column(
@@ -86,8 +86,8 @@ def image_column(
     Raises:
         ValueError: there is none.
     """
-    found = chosen_column(chosen, names, where) if chosen else find_column(names, known)
-    return found or _refuse(names, where, "image", known)
+    column = chosen_column(chosen, names, where) if chosen else find_column(names, known)
+    return column or _refuse(names, where, "image", known)
 
 
 def captions_column(names: Sequence[str], where: str, chosen: str | None = None) -> list[str]:
@@ -96,8 +96,8 @@ def captions_column(names: Sequence[str], where: str, chosen: str | None = None)
     Raises:
         ValueError: there is none.
     """
-    found = [chosen_column(chosen, names, where)] if chosen else caption_columns(names)
-    return found or [_refuse(names, where, "caption", CAPTION)]
+    columns = [chosen_column(chosen, names, where)] if chosen else caption_columns(names)
+    return columns or [_refuse(names, where, "caption", CAPTION)]
 
 
 def _refuse(names: Sequence[str], where: str, noun: str, known: Sequence[str]) -> str:
