@@ -101,6 +101,8 @@ def test_thumbnail_is_a_jpeg(app):
     assert answer.headers["content-type"] == "image/jpeg"
     assert Image.open(io.BytesIO(answer.content)).size == (24, 24)
     assert got(app, "/picture", params={"id": IDS[1]}).content == answer.content
+    full = got(app, "/picture", params={"id": IDS[1], "full": "true"})
+    assert full.headers["content-type"] == "image/jpeg"
 
 
 def test_captions_are_unchanged_in_json(app):

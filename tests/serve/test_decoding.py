@@ -71,6 +71,8 @@ def test_thumbnails_of_large_jpegs_are_scaled_while_they_are_decoded(decoder, tm
     assert small.size == (448, 448)
     want = painted(1, 2400).resize((448, 448), Image.Resampling.LANCZOS)
     assert np.abs(np.asarray(small, int) - np.asarray(want, int)).mean() < 1
+    large = Image.open(decoding.io.BytesIO(decoder.thumbnail(path, decoding.FULL)))
+    assert large.size == (2048, 2048)
 
 
 def test_the_processes_load_no_torch_and_know_no_key(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from counterfoil.cli import main
 from counterfoil.search.index import open_index
 from counterfoil.serve.app import application
 from counterfoil.serve.service import SearchService
@@ -62,9 +63,9 @@ def test_examples_and_filters_together(app):
 
 def test_about_lists_the_columns(app):
     assert got(app, "/about").json()["columns"] == [
-        {"name": "album", "numeric": False, "values": ["Sea 2", "home", "sea"]},
-        {"name": "year", "numeric": True, "values": []},
-        {"name": "note", "numeric": False, "values": []},
+        {"name": "album", "numeric": False, "date": False, "values": ["Sea 2", "home", "sea"]},
+        {"name": "year", "numeric": True, "date": False, "values": []},
+        {"name": "note", "numeric": False, "date": False, "values": []},
     ]
     schema = got(app, "/openapi.json").json()
     fields = schema["paths"]["/search"]["get"]["parameters"]
@@ -86,3 +87,30 @@ def test_refused_filters(app, where, status, words):
     answer = posted(app, "/search", json={"text": "a dog", "where": where})
     assert answer.status_code == status
     assert words in answer.json()["error"]
+
+
+def test_a_column_of_dates_is_known_as_one(tmp_path):
+    root = with_columns(tmp_path, 6)
+    lines = (root / "photos" / "captions.csv").read_text().splitlines()
+    days = [
+        "2024-05-30",
+        "2024-05-31 23:59",
+        "2024-06-01",
+        "2024-06-02",
+        "2025-01-01",
+        "2023-01-01",
+    ]
+    head, *rows = lines
+    dated = [
+        f"{head},taken,serial",
+        *(f"{row},{day},{day[:4]}-123" for row, day in zip(rows, days)),
+    ]
+    (root / "photos" / "captions.csv").write_text("\n".join(dated))
+    words = ("index", root / "model", root / "photos", "--output", root / "dated")
+    assert main([str(word) for word in words]) == 0
+    app = application(SearchService(open_index(root / "dated")), ServerSettings(gather=0.0))
+    dates = {one["name"]: one["date"] for one in got(app, "/about").json()["columns"]}
+    assert [name for name, date in dates.items() if date] == ["taken"]
+    body = {"text": "a dog", "where": ["taken>=2024-05-31", "taken<2024-06-02"]}  # as the page asks
+    found = posted(app, "/search", json=body).json()["results"]
+    assert {hit["columns"]["taken"] for hit in found} == {"2024-05-31 23:59", "2024-06-01"}

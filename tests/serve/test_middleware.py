@@ -95,3 +95,21 @@ def test_metrics_count_by_route(root):
     assert 'counterfoil_requests_total{route="other",status="404"} 1' in text
     assert 'counterfoil_requests_total{route="/picture",status="404"} 1' in text
     assert "<b>" not in text
+
+
+def test_a_public_name_behind_a_proxy(root):
+    """The proxy may keep the host, or name itself and keep the origin of the page."""
+    app = served(root, ServerSettings(names=("photos.example",)))
+    public, body = "http://photos.example", {"text": "a"}
+
+    def status(where: str, **headers: str) -> int:
+        post = lambda client: client.post("/search", json=body, headers=headers)  # noqa: E731
+        return asked(app, post, where).status_code
+
+    assert status(public) == status(public, Origin=public) == 200
+    assert status("http://127.0.0.1:8000", Origin="https://photos.example") == 200
+    assert status("http://127.0.0.1:8000", Origin="https://photos.example.evil") == 403
+    assert status("http://evil.example") == 400
+    for name in ("https://photos.example", "photos.example:80", "photos.example/x", ""):
+        with pytest.raises(ValueError, match="is no host name"):
+            ServerSettings(names=(name,))

@@ -33,6 +33,7 @@ app = typer.Typer(rich_markup_mode="markdown")
     "counterfoil serve photos.index/",
     "counterfoil serve runs/mine/online photos.index/ --explainer runs/tags-dc/tags-dc",
     "counterfoil serve photos.index/ --rerank runs/tags/vilt --depth 50",
+    "counterfoil serve photos.index/ --public-name photos.example.org",
     "counterfoil serve photos.index/ --host 0.0.0.0 --port 80 --key-file key.txt",
 )
 def serve(
@@ -49,6 +50,10 @@ def serve(
     depth: Depth = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for a free one.")] = 8000,
+    public_name: Annotated[
+        list[str] | None,
+        typer.Option(help="Name by which browsers reach it through a proxy; repeatable."),
+    ] = None,
     key_file: Annotated[
         Path | None,
         typer.Option(
@@ -70,7 +75,12 @@ def serve(
 
     key = _key(key, key_file)
     settings = ServerSettings(
-        host=host, port=port, key=key, upload=int(upload * MEGABYTE), seconds=seconds
+        host=host,
+        port=port,
+        names=tuple(name.lower() for name in public_name or ()),
+        key=key,
+        upload=int(upload * MEGABYTE),
+        seconds=seconds,
     )
     name, folder = (None, model) if index is None else (model, index)
     start(

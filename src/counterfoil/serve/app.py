@@ -33,7 +33,7 @@ from counterfoil.data.images import ImageTransform
 from counterfoil.evaluation.explain import DOUBT_THRESHOLD, Explanation, describe_missing_heads
 from counterfoil.search.query import parse_query
 from counterfoil.serve.batcher import Batcher, overloaded
-from counterfoil.serve.decoding import PictureDecoder, PictureError
+from counterfoil.serve.decoding import FULL, THUMBNAIL, PictureDecoder, PictureError
 from counterfoil.serve.middleware import CLIENT_CLOSED, JSON, RequestGuard, media_type
 from counterfoil.serve.schemas import (
     MOST_CONDITIONS,
@@ -216,8 +216,9 @@ class SearchServer(Collector):
         return await self._answer(request, self._explain(query))
 
     async def picture(self, request: Request, query: Annotated[ImageRequest, Query()]) -> Response:
-        """Thumbnail of an image of the index."""
-        content = await self._answer(request, self._decoder.run(self._thumbnail, query.id))
+        """An image of the index, small or, with `full`, as large as a screen."""
+        work = (self._make_thumbnail, query.id, FULL) if query.full else (self._thumbnail, query.id)
+        content = await self._answer(request, self._decoder.run(*work))
         headers = {"cache-control": "private, max-age=3600"}
         return Response(content, media_type="image/jpeg", headers=headers)
 
@@ -400,9 +401,11 @@ class SearchServer(Collector):
         transform = image_transform(self._service.explainer)
         return self._service.image_input(name, lambda path: self._decoder.open(path, transform))
 
-    def _make_thumbnail(self, name: str) -> bytes:
+    def _make_thumbnail(self, name: str, longest: int = THUMBNAIL) -> bytes:
         path = self._service.picture_file(name)
-        return self._service.thumbnail(name) if path is None else self._decoder.thumbnail(path)
+        if path is None:
+            return self._service.thumbnail(name, longest)
+        return self._decoder.thumbnail(path, longest)
 
     def _check_caption(self, caption: str) -> None:
         size, limit = len(caption), self._settings.caption

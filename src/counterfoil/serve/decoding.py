@@ -41,6 +41,7 @@ from counterfoil.data.images import (
 
 T = TypeVar("T")
 
+FULL = 2048  # pixels of the longer side of a picture that a person looks at
 THUMBNAIL = 448  # pixels of the longer side; the page shows it at half of that or less
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 PATIENCE = 3  # seconds by the clock for each CPU second, as other processes want the CPU too
@@ -104,9 +105,9 @@ def _too_many_pixels(size: str, pixels: int) -> PictureError:
     return PictureError(413, f"the picture {size}; at most {pixels:,} pixels are accepted")
 
 
-def thumbnail(picture: Image.Image) -> bytes:
-    """JPEG of a picture of at most `THUMBNAIL` pixels, without its metadata."""
-    picture.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
+def thumbnail(picture: Image.Image, longest: int = THUMBNAIL) -> bytes:
+    """JPEG of a picture with a longer side of at most `longest`, without its metadata."""
+    picture.thumbnail((longest, longest), Image.Resampling.LANCZOS)
     out = io.BytesIO()
     picture.save(out, "jpeg", quality=85, comment=b"")  # Pillow copies the comment otherwise
     return out.getvalue()
@@ -154,13 +155,13 @@ class PictureDecoder:
         """
         return self._pictures(b"", (transform,), path=str(path))[0]
 
-    def thumbnail(self, path: Path) -> bytes:
-        """A small JPEG of a picture file, decoded in a worker process.
+    def thumbnail(self, path: Path, longest: int = THUMBNAIL) -> bytes:
+        """A JPEG of a picture file, at most `longest` wide and high, decoded in a worker process.
 
         Raises:
             PictureError: the file cannot be read.
         """
-        return self._send({"path": str(path), "thumbnail": True}, b"")[1]
+        return self._send({"path": str(path), "thumbnail": longest}, b"")[1]
 
     def close(self) -> None:
         """Kill the processes, even those that decode."""
@@ -327,8 +328,8 @@ def _limit(name: str, value: int) -> None:
 
 def _answer(request: dict[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:
     path = Path(request.get("path", ""))
-    if request.get("thumbnail"):
-        return {}, thumbnail(decode_picture(path, path.name, longest=THUMBNAIL))
+    if longest := request.get("thumbnail"):
+        return {}, thumbnail(decode_picture(path, path.name, longest=longest), longest)
     if "path" in request:
         picture = decode_picture(path, path.name)
     else:

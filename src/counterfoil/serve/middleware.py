@@ -96,11 +96,14 @@ class RequestGuard:
         """Check host, site, key and declared length; returns the limit of the body in bytes."""
         host, settings = headers.get("host", ""), self._settings
         # a foreign page can make its own host name resolve to loopback (DNS rebinding)
-        if settings.local and not is_loopback(host_name(host)):
+        name = host_name(host)
+        if settings.local and not is_loopback(name) and name.lower() not in settings.names:
             raise HTTPException(
-                400, f"{host[:80]!r} is not a name of this server; use its own address"
+                400,
+                f"{host[:80]!r} is not a name of this server; use its own address, or start it "
+                "with --public-name",
             )
-        if path not in OPEN and _from_other_site(headers):
+        if path not in OPEN and _from_other_site(headers, settings.names):
             raise HTTPException(403, "requests from pages of other sites are refused")
         if settings.key is not None and path not in OPEN:
             key = headers.get("x-api-key", "").encode("latin-1")
@@ -120,18 +123,22 @@ class RequestGuard:
         return limit
 
 
-def _from_other_site(headers: Headers) -> bool:
+def _from_other_site(headers: Headers, names: Collection[str]) -> bool:
     """Return True if a browser says that the page of another site makes the request.
 
     A form or an image of any page can reach a server on loopback under its own name. Browsers say
-    so in ``Sec-Fetch-Site``, older ones in ``Origin``; other programs send neither.
+    so in ``Sec-Fetch-Site``, and older ones, or all over plain HTTP, in ``Origin``; other programs
+    send neither. A proxy may keep the origin and name itself as the host: the pages of `names` are
+    ours.
     """
     site = headers.get("sec-fetch-site")
     if site is not None:  # "same-site" is another port of this host
         return site not in ("same-origin", "none")
     origin = headers.get("origin")
     try:
-        return origin is not None and urlsplit(origin).netloc != headers.get("host", "")
+        address = urlsplit(origin or "")
+        own = address.netloc == headers.get("host", "") or address.hostname in names
+        return origin is not None and not own
     except ValueError:  # such as "http://[::1"
         return True
 

@@ -127,6 +127,7 @@ class ImageRequest(_Request):
     """An image of the index."""
 
     id: ImageId
+    full: bool = Field(default=False, description="A JPEG of up to 2,048 pixels, else of 448.")
 
 
 @final
@@ -193,6 +194,7 @@ class ColumnInfo(BaseModel):
 
     name: str
     numeric: bool = Field(description="Whether its values are numbers.")
+    date: bool = Field(description="Whether its values begin with a date, as 2024-05-31.")
     values: tuple[ColumnValue, ...] = Field(description="Its values, sorted; empty if many.")
 
 

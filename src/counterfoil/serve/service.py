@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,12 +29,14 @@ from counterfoil.search.index import TARGET_SIDES, SearchIndex, SearchTarget
 from counterfoil.search.query import encode_query, parse_query
 from counterfoil.search.rerank import Reranker, RerankItems
 from counterfoil.search.vector_index import INDEX, Collection, read_state
-from counterfoil.serve.decoding import thumbnail
+from counterfoil.serve.decoding import THUMBNAIL, thumbnail
 from counterfoil.serve.schemas import MOST_CHOICES, ColumnInfo, SearchResult
 
 # Rocchio's weights of examples (Manning, Raghavan and Schuetze, Introduction to Information
 # Retrieval, section 9.1.1): a query of weight 1, the mean of good and of bad examples
 MORE, LESS = 0.75, 0.15
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
 
 QueryInput: TypeAlias = str | Image.Image | int
 ImageInput: TypeAlias = Image.Image | str  # a picture, or the id of an image with features
@@ -308,9 +311,9 @@ class SearchService:
             raise HTTPException(404, message) from None
         raise HTTPException(404, f"the index has no picture of {name[:80]!r}, only its vector")
 
-    def thumbnail(self, name: str) -> bytes:
+    def thumbnail(self, name: str, longest: int = THUMBNAIL) -> bytes:
         """JPEG of an image of the index, encoded anew so that it carries no metadata."""
-        return thumbnail(self.picture(name))
+        return thumbnail(self.picture(name), longest)
 
     def _encoded(self, value: QueryInput) -> Embeddings:
         """The vectors of a query."""
@@ -368,7 +371,8 @@ def _column_infos(images: Collection) -> tuple[ColumnInfo, ...]:
         values = [value for value in column.values if value is not None]
         few = values if len(values) <= MOST_CHOICES else []
         few.sort(key=lambda value: (isinstance(value, str), value))
-        infos.append(ColumnInfo(name=name, numeric=column.numeric, values=tuple(few)))
+        date = bool(values) and all(_DATE.match(str(value)) for value in values)
+        infos.append(ColumnInfo(name=name, numeric=column.numeric, date=date, values=tuple(few)))
     return tuple(infos)
 
 

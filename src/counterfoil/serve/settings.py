@@ -18,6 +18,7 @@ class ServerSettings:
     Attributes:
         host: address to listen on.
         port: port to listen on; 0 for any free port.
+        names: further names by which browsers reach it, through a proxy.
         key: value required in the header ``X-API-Key``; None for no key.
         upload: maximum bytes of a request body.
         pixels: maximum pixels of an uploaded picture, checked before it is decoded.
@@ -40,6 +41,7 @@ class ServerSettings:
 
     host: str = "127.0.0.1"
     port: int = 8000
+    names: tuple[str, ...] = ()
     key: str | None = None
     upload: int = 10 * MEGABYTE
     pixels: int = 25 * MEGABYTE
@@ -60,6 +62,12 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port {self.port} does not exist; give one of 0 to 65535")
+        for name in self.names:
+            if not re.fullmatch(r"[\w.-]+", name):
+                raise ValueError(
+                    f"the public name {name!r} is no host name; give one without a scheme, a port "
+                    "or a path, as photos.example.org"
+                )
         if self.key is not None and not re.fullmatch(r"[!-~]([ -~]*[!-~])?", self.key):
             raise ValueError(
                 "the API key is empty, begins or ends with a blank, or has letters beyond ASCII, "

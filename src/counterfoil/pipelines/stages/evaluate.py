@@ -156,8 +156,9 @@ class Evaluate(Stage):
         evaluation = RetrievalEvaluation.of(members, dataset, protocol, seed=seed, by=shortlist)
         if distributed.rank() == 0:
             evaluation.save(context.place(self.name))
-            if not any(self.name in stage.reads for stage in context.recipe.stages):
-                evaluation.show(", ".join((*self.using, *self.models)))  # no report will
+            reported = any(self.name in stage.reads for stage in context.recipe.stages)
+            if evaluation.shortlists or not reported:  # no report tells a shortlist's protocol
+                evaluation.show(", ".join((*self.using, *self.models)))
 
 
 def _last_part(name: str) -> str:

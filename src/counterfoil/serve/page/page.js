@@ -55,8 +55,8 @@
     return key ? "This API key is wrong; type another and search again." : "This server asks for an API key; type it above and search.";
   };
 
-  const picture = async (image, id) => {
-    const address = `picture?id=${encodeURIComponent(id)}`;
+  const picture = async (image, id, full = false) => {
+    const address = `picture?id=${encodeURIComponent(id)}${full ? "&full=true" : ""}`;
     image.dataset.of = id;
     if (!key) { image.src = address; return; }
     const answer = await fetch(address, { headers: headers() });
@@ -97,12 +97,27 @@
     const parts = OPERATOR.test(text) ? text.split(/\s+(?=[<>=!~])/) : text ? [`${column.numeric ? "=" : "~"}${text}`] : [];
     return parts.map((part) => `${column.name}${part}`);
   };
+  // a column of dates has two fields: the last day is within, so that the condition names the next
+  const DAY = /^\d{4}-\d\d-\d\d$/;
+  const moved = (day, by) => new Date(Date.parse(day) + by * 86400000).toISOString().slice(0, 10);
+  const dated = (control) => {
+    if (!DAY.test(control.value)) return [];
+    return [`${control.column.name}${control.operator}${control.operator === "<" ? moved(control.value, 1) : control.value}`];
+  };
+  const setDate = (control, conditions) => {
+    const start = `${control.column.name}${control.operator}`;
+    const own = conditions.find((one) => one.startsWith(start) && DAY.test(one.slice(start.length)));
+    const day = own && own.slice(start.length);
+    control.value = !day ? "" : control.operator === "<" ? moved(day, -1) : day;
+    return conditions.filter((one) => one !== own);
+  };
   const controls = () => [...find("columns").querySelectorAll("select, input")];
-  const conditionsOf = (control) => (control.tagName === "SELECT" ? JSON.parse(control.value || "[]") : typed(control.column, control.value.trim()));
+  const conditionsOf = (control) => (control.operator ? dated(control) : control.tagName === "SELECT" ? JSON.parse(control.value || "[]") : typed(control.column, control.value.trim()));
   const where = () => [...controls().flatMap(conditionsOf), ...unknown];
   const setWhere = (conditions) => {
     let left = conditions;
     for (const control of controls()) {
+      if (control.operator) { left = setDate(control, left); continue; }
       const name = control.column.name;
       const own = left.filter((one) => one.startsWith(name) && OPERATOR.test(one.slice(name.length).trim()));
       left = left.filter((one) => !own.includes(one));
@@ -122,8 +137,16 @@
   const offer = (columns) => {
     const before = where();
     find("filters").hidden = !columns.length;
-    find("filters").open = columns.length <= FEW_COLUMNS;
-    find("columns").replaceChildren(...columns.map((column) => {
+    find("filters").open = columns.length <= FEW_COLUMNS && innerWidth > 640;
+    const fields = columns.flatMap((column) => (column.date ? [{ column, operator: ">=" }, { column, operator: "<" }] : [{ column }]));
+    find("columns").replaceChildren(...fields.map(({ column, operator }) => {
+      if (operator) {
+        const label = make("label", "", `${column.name} ${operator === "<" ? "to" : "from"}`), control = make("input");
+        Object.assign(control, { type: "date", column, operator });
+        control.onchange = () => { unknown = []; if (`${where()}` !== filteredBy) again(true); };
+        label.append(control);
+        return label;
+      }
       const label = make("label", "", column.name), few = column.values.length > 0 && column.values.every((value) => `${value}`.length < LONG);
       const control = make(few ? "select" : "input");
       if (few) control.append(new Option("any", ""), ...column.values.map((value) => new Option(value, JSON.stringify([`${column.name}=${quoted(value)}`]))));
@@ -249,6 +272,8 @@
   // the query stands in the address, with its examples and filters: it can be shared, and the back
   // button returns to it
   let restoring = false;
+  let inside = false; // whether the latest entry of the history is an open picture, which Back closes
+  let leaving = false; // whether an entry of a picture that was closed is being left
   const remember = (query) => {
     const words = new URLSearchParams(query);
     if (kind() !== "images") words.set("find", kind());
@@ -257,8 +282,10 @@
     }
     const address = query ? `?${words}` : "";
     // an address that says the same in other words is replaced, or the back button would stay at it
-    const how = restoring ? "replaceState" : "pushState";
-    if (address !== location.search) history[how](null, "", address || location.pathname);
+    const how = restoring || inside ? "replaceState" : "pushState";
+    if (address === location.search) return;
+    history[how](null, "", address || location.pathname);
+    inside = false;
   };
   const restore = () => {
     const words = new URLSearchParams(location.search), text = words.get("text") || "", id = words.get("id");
@@ -339,7 +366,10 @@
     find("caption").value = caption;
     find("answer").hidden = true;
     find("why-told").textContent = "";
+    find("why").classList.remove("full");
     find("why").showModal();
+    if (!inside) history.pushState({ picture: true }, "", location.href);
+    inside = true;
     find("caption").focus();
     if (caption) explain();
   };
@@ -448,7 +478,17 @@
   find("fitting").onclick = () => from("captions");
   find("given-captions").onclick = () => { choose("captions"); again(); };
   for (const one of kinds) one.onchange = () => again();
-  find("why").onclose = leave;
+  find("why").onclose = () => {
+    leave();
+    if (!inside) return;
+    inside = false;
+    leaving = true;
+    history.back();
+  };
+  find("enlarge").onclick = () => {
+    const full = find("why").classList.toggle("full");
+    if (full && shown.id) picture(find("why-picture"), shown.id, true);
+  };
   find("close").onclick = () => find("why").close();
   find("why").onclick = (event) => { if (event.target === find("why")) find("why").close(); };
   let over = 0;
@@ -489,6 +529,12 @@
       ? `Words are explained by leaving each out and scoring again: ${plain.lacking}.`
       : `Words are doubted and corrected by ${plain.explainer}.`;
   };
-  addEventListener("popstate", restore);
+  addEventListener("popstate", () => {
+    if (leaving) leaving = false;
+    else if (inside) {
+      inside = false;
+      find("why").close();
+    } else restore();
+  });
   hello().then(() => { if (location.search) restore(); }).catch(() => { find("wrong").textContent = AWAY; });
 })();
