@@ -34,7 +34,7 @@ from counterfoil.negatives.diagnose import (
     suspects_by_score,
     suspects_by_wording,
 )
-from counterfoil.negatives.filters import check_least, connected_groups, near_pictures
+from counterfoil.negatives.filters import check_least, connected_groups, near_or_mirrored
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.report.page import PageItem, Provenance, TextPart, template, thumbnail
 from counterfoil.scoring.encode import EmbeddedDataset
@@ -344,21 +344,28 @@ def _data_sections(display: _Display, config: AuditConfig) -> Iterator[AuditSect
 def _near_duplicates(display: _Display, least: float) -> Iterator[AuditSection]:
     """Near-duplicate images across splits, and within splits."""
     dataset = display.dataset
-    near = near_pictures(dataset, least=least)
-    best: dict[int, float] = {}  # highest cosine of each row with any other
-    for left, right, score in zip(near.left.tolist(), near.right.tolist(), near.score.tolist()):
+    near, mirrored = near_or_mirrored(dataset, least=least)
+    # highest cosine of each row with any other, and whether it is that of a mirror image
+    best: dict[int, tuple[float, bool]] = {}
+    columns = near.left.tolist(), near.right.tolist(), near.score.tolist(), mirrored.tolist()
+    for left, right, score, flipped in zip(*columns):
         for row in (left, right):
-            best[row] = max(best.get(row, 0.0), score)
+            best[row] = max(best.get(row, (0.0, False)), (score, flipped))
     groups = connected_groups(near, len(dataset))
-    groups.sort(key=lambda rows: (-max(best[row] for row in rows), rows[0]))
+    groups.sort(key=lambda rows: (-max(best[row][0] for row in rows), rows[0]))
     inputs = "features" if dataset.features is not None else "grey thumbnails"
-    rule = f"Cosine of their {inputs} of at least {least:g}."
+    either = "" if dataset.features is not None else ", as they are or mirrored,"
+    rule = f"Cosine of their {inputs}{either} of at least {least:g}."
     leaked = "Nearly the same picture in several splits: what is trained on is measured on too."
     repeated = "Nearly the same picture more than once in a split."
 
     def finding(rows: list[int]) -> Finding:
         shown = rows[:GROUP_IMAGES]
-        items = (display.image_item(row, f"cosine {best[row]:.3f}", best[row]) for row in shown)
+        items = []
+        for row in shown:
+            score, flipped = best[row]
+            note = f"cosine {score:.3f}{', mirrored' if flipped else ''}"
+            items.append(display.image_item(row, note, score))
         return Finding(tuple(items))
 
     for across, kind, title, note in (

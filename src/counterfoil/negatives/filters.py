@@ -100,6 +100,30 @@ def near_pictures(
     return near_vectors("pictures", image_thumbnails(dataset).to(device or "cpu"), least=least)
 
 
+def near_or_mirrored(dataset: ImageTextDataset, *, least: float) -> tuple[NearPairs, Tensor]:
+    """Return near pictures, of which one may be mirrored, and (n,) bool, the pairs where it is.
+
+    As `near_pictures`; only pictures can be mirrored, features cannot.
+    """
+    if dataset.features is not None or dataset.pictures is None:
+        near = near_pictures(dataset, least=least)
+        return near, torch.zeros(len(near), dtype=torch.bool)
+    vectors, count = image_thumbnails(dataset), len(dataset)
+    mirrored = vectors.view(-1, THUMBNAIL, THUMBNAIL).flip(2).flatten(1)
+    both = near_vectors("pictures", torch.cat([vectors, mirrored]), least=least)
+    flipped = both.right >= count
+    right = both.right - count * flipped
+    once = (both.left < count) & (both.left < right)
+    keys = both.left * count + right
+    # of a pair that is near either way, as of symmetric pictures, the plain one comes first
+    known = set(keys[once & ~flipped].tolist())
+    new = torch.tensor([key not in known for key in keys.tolist()], dtype=torch.bool)
+    kept = once & (new | ~flipped)
+    near = NearPairs.of(both.left[kept], right[kept], both.score[kept])
+    order = np.lexsort((right[kept].numpy(), both.left[kept].numpy()))
+    return near, flipped[kept][order]
+
+
 def near_vectors(name: str, vectors: Tensor, *, least: float) -> NearPairs:
     """Return pairs of rows of (N, D) unit or zero vectors whose cosine is at least `least`.
 
