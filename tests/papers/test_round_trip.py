@@ -49,7 +49,7 @@ from counterfoil.negatives.mining import HardNegatives
 from counterfoil.negatives.similarity import CaptionSpace, CaptionSpaceManifest
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.negatives.teachers import TARGETS, TargetManifest, TargetStore, TeacherTargets
-from counterfoil.papers.aoq.true_rate import sheet_cell
+from counterfoil.papers.tags.true_rate import sheet_cell
 from counterfoil.scoring.embedding_store import ModelSource
 from counterfoil.search.calibrate import Calibration
 from counterfoil.search.vector_index import (

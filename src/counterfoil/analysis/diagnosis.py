@@ -27,8 +27,8 @@ from counterfoil.negatives.diagnose import (
     suspects_by_wording,
 )
 from counterfoil.negatives.store import NegativeStore
-from counterfoil.pipelines.publishing import Cell, Scorer, cells
-from counterfoil.pipelines.state import current_provenance
+from counterfoil.pipelines.scorers import Scorer
+from counterfoil.report.analysis import Cell, cells
 from counterfoil.report.figures import NamedSample, gap_histograms
 from counterfoil.report.page import (
     CardColumn,
@@ -37,6 +37,7 @@ from counterfoil.report.page import (
     FigureSection,
     Page,
     TableBlock,
+    current_provenance,
     write_page,
 )
 from counterfoil.scoring.embedding_store import ModelSource

@@ -15,29 +15,23 @@ from pydantic import BaseModel, ValidationError
 from counterfoil.core.io import parsing, read_json
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import Counted, shares
-from counterfoil.evaluation.cascade import DEPTH, ShortlistReport
+from counterfoil.evaluation.cascade import DEPTH
 from counterfoil.evaluation.galleries import differ, shown_caption, shown_image
 from counterfoil.evaluation.metrics import EvaluationReport, common_line
 from counterfoil.evaluation.protocols import protocol_by_name
 from counterfoil.evaluation.results import (
-    cascade_figure,
-    cascade_table,
     headline,
     result_table,
     results,
 )
 from counterfoil.model import is_model_folder, load_model
 from counterfoil.pipelines.pipeline import evaluation_title
-from counterfoil.pipelines.publishing import (
-    Analysis,
-    cells,
-    check_different,
-    short_names,
-)
 from counterfoil.pipelines.run import DataSource, stage_records
+from counterfoil.pipelines.scorers import check_different, short_names
 from counterfoil.pipelines.stages.compare import learning_curve
 from counterfoil.pipelines.stages.evaluate import NUMBERS, RetrievalEvaluation
 from counterfoil.pipelines.stages.mine import HARDNESS, hardness_at
+from counterfoil.report.analysis import Analysis, cells
 from counterfoil.report.figures import (
     NamedSample,
     gap_histograms,
@@ -258,7 +252,8 @@ def training_note(folder: Path) -> StageNote | None:
     Raises:
         ValueError: the file is no note of a stage.
     """
-    path = folder.with_name(f"{folder.name}.json")
+    path = folder.absolute()
+    path = path.with_name(f"{path.name}.json")
     if not path.is_file():
         return None
     return _parse_note(path, read_json(path, "the note of a stage"))
@@ -427,55 +422,6 @@ def report(
             "foils": accuracies,
             "written": courses,
             "queries": queries,
-        },
-    )
-
-
-def cascade_curve(folders: Sequence[Path]) -> Analysis:
-    """Recall of cascades against the pairs that are scored for a query, as LightningDOT has it.
-
-    All evaluations with shortlists of the runs count.
-
-    Raises:
-        ValueError: no evaluation has shortlists shorter than the split, or data or protocols
-            differ.
-    """
-    curves: dict[str, ShortlistReport] = {}
-    measured = []
-    for run in finished_evaluations(folders):
-        shortlists = run.evaluation.shortlists
-        if shortlists and shortlists.curve:
-            measured.append(run)
-            curves[f"{run.run}: {run.name}" if len(folders) > 1 else run.name] = shortlists
-    if not measured:
-        raise ValueError(
-            f"{', '.join(map(str, folders))} holds no evaluation on shortlists that are shorter "
-            "than the split; name runs of the recipe cascade"
-        )
-    name, last = next(reversed(curves.items()))
-    deepest = last.curve[-1]
-    return Analysis(
-        title="Recall against the cost of a cascade",
-        headline=(
-            f"{name} reaches RSum {deepest.report.rsum:.1f} with {deepest.depth:,} pairs scored "
-            f"for a query, the first model alone {last.first.rsum:.1f}."
-        ),
-        protocol=common_setting(measured),
-        figures=(cascade_figure(curves),),
-        tables=tuple(cascade_table(name, curve) for name, curve in curves.items()),
-        numbers={
-            "cascades": [
-                {
-                    "name": name,
-                    "first": curve.first.to_dict(),
-                    "full": curve.full.to_dict() if curve.full else None,
-                    "curve": [
-                        {"depth": p.depth, "pairs": p.pairs, **p.report.to_dict()}
-                        for p in curve.curve
-                    ],
-                }
-                for name, curve in curves.items()
-            ]
         },
     )
 

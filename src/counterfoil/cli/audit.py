@@ -63,8 +63,7 @@ def audit(
     from counterfoil.core import distributed
     from counterfoil.core.io import ensure_absent, ensure_writable_folder, write_json, write_text
     from counterfoil.model import load_model
-    from counterfoil.pipelines.state import current_provenance
-    from counterfoil.report.page import TableBlock
+    from counterfoil.report.page import TableBlock, current_provenance
 
     if not model and not explainer:
         refuse(context, ("split",), "with --model or --explainer")

@@ -154,7 +154,7 @@ def _compared(names: Sequence[str]) -> dict[str, list[str]]:
     Raises:
         ValueError: a name is given twice.
     """
-    from counterfoil.pipelines.publishing import check_different, ensemble_parts, short_names
+    from counterfoil.pipelines.scorers import check_different, ensemble_parts, short_names
 
     check_different(names, "model")
     return {

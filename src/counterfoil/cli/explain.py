@@ -323,7 +323,7 @@ def _write_page(
 ) -> None:
     from counterfoil.core.io import write_text
     from counterfoil.evaluation.explanation_page import render_explanations
-    from counterfoil.pipelines.state import current_provenance
+    from counterfoil.report.page import current_provenance
 
     page = render_explanations(
         cards, title=title, headline=headline, protocol=protocol, provenance=current_provenance()

@@ -116,7 +116,7 @@ def _places(foil_set: Sequence[str]) -> tuple[list[str], dict[str, Path]]:
 def _report(name: str, foils: FoilSet, blind: str | None, seed: int) -> FoilReport:
     """Evaluate a model or an ensemble, or the blind control alone."""
     from counterfoil.evaluation.foils.measures import evaluate_foils, score_foils
-    from counterfoil.pipelines.publishing import open_scorers
+    from counterfoil.pipelines.scorers import open_scorers
 
     scorer = None if name == BLIND else open_scorers([name])[0]
     for model in scorer.models if scorer else ():
@@ -208,8 +208,7 @@ def _value_and_interval(line: FoilScore, mark: str = "") -> tuple[str, str]:
 def _page(report: FoilReport, seed: int) -> str:
     """The page as HTML: the tables, and cards of the items with the lowest margins."""
     from counterfoil.evaluation.foils.measures import item_margins
-    from counterfoil.pipelines.state import current_provenance
-    from counterfoil.report.page import CardSection, Page, render_page
+    from counterfoil.report.page import CardSection, Page, current_provenance, render_page
 
     definition = {
         "choice": "the true caption's score less the best foil's",

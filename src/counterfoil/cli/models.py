@@ -227,7 +227,7 @@ def _export_rankings(
     from counterfoil.core.io import ensure_absent
     from counterfoil.export.rankings import DEPTH, export_rankings
     from counterfoil.model import load_model
-    from counterfoil.pipelines.publishing import ensemble_parts
+    from counterfoil.pipelines.scorers import ensemble_parts
 
     ensure_absent(folder)
     dataset = data_source(data).split(split)

@@ -143,8 +143,8 @@ def report(
     source = data_source(data) if data else None
     from counterfoil.analysis.runs import report as compare
     from counterfoil.model import is_model_folder
-    from counterfoil.pipelines.publishing import check_page_path
     from counterfoil.pipelines.run import stage_records
+    from counterfoil.report.analysis import check_page_path
 
     if page is None:
         # nothing is written into a model's folder

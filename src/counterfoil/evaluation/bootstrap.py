@@ -23,6 +23,8 @@ from counterfoil.evaluation.metrics import (
     Metric,
     RankedQueries,
 )
+from counterfoil.report.figures import ResultPoint
+from counterfoil.report.tables import MISSING, format_interval
 
 CELLS = 2**22  # numbers in memory at once
 RESAMPLES = 1000
@@ -126,6 +128,20 @@ class Share:
         if not self.count:
             return {"value": None, "interval": None, "count": 0}
         return asdict(self)
+
+    def text(self, form: str = ".1f") -> str:
+        """The value with its interval, as in a table; a dash if nothing was counted."""
+        if not self.count:
+            return MISSING
+        return format_interval(self.value, self.interval.low, self.interval.high, form)
+
+    def point(
+        self, series: str, *, group: str = "", at: float = 0.0, baseline: float | None = None
+    ) -> ResultPoint:
+        """A point of a figure; NaN if nothing was counted."""
+        value = self.value if self.count else float("nan")
+        span = self.interval
+        return ResultPoint(series, value, span.low, span.high, group, at, baseline)
 
 
 def shares(

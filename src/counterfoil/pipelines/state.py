@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import shlex
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,14 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, final
 
-import numpy as np
-import torch
-
-from counterfoil import __version__
 from counterfoil.core.resumable import WorkStopped
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.pipelines.stages.base import Stage, is_stage_name
-from counterfoil.report.page import Provenance
 from counterfoil.training.stopping import StopMonitor, watch_for_stop
 
 if TYPE_CHECKING:
@@ -29,27 +21,6 @@ if TYPE_CHECKING:
 DEV = ("dev", "val", "validation")
 
 S = TypeVar("S", bound=Stage)
-
-
-def current_provenance(
-    *, seed: int | None = None, recipe: str = "", digest: str = ""
-) -> Provenance:
-    """Command line, library versions and device of this process, and the recipe if there is one."""
-    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-    return Provenance(
-        command=command,
-        seed=seed,
-        recipe=recipe,
-        digest=digest,
-        versions=(
-            ("counterfoil", __version__),
-            ("torch", torch.__version__),
-            ("NumPy", np.__version__),
-            ("Python", platform.python_version()),
-            ("device", "CUDA" if torch.cuda.is_available() else f"CPU {platform.machine()}"),
-        ),
-        reproduce=(command,),
-    )
 
 
 class RunStopped(Exception):

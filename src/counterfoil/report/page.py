@@ -15,11 +15,17 @@ import base64
 import hashlib
 import io
 import json
+import platform
+import shlex
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, final
 
+import numpy as np
+
+from counterfoil import __version__
 from counterfoil.core.io import write_text
 
 if TYPE_CHECKING:
@@ -41,6 +47,29 @@ class Provenance:
     digest: str = ""  # of the recipe's content
     versions: tuple[tuple[str, str], ...] = ()  # of the software used
     reproduce: tuple[str, ...] = ()  # commands
+
+
+def current_provenance(
+    *, seed: int | None = None, recipe: str = "", digest: str = ""
+) -> Provenance:
+    """Command line, library versions and device of this process, and the recipe if there is one."""
+    import torch
+
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return Provenance(
+        command=command,
+        seed=seed,
+        recipe=recipe,
+        digest=digest,
+        versions=(
+            ("counterfoil", __version__),
+            ("torch", torch.__version__),
+            ("NumPy", np.__version__),
+            ("Python", platform.python_version()),
+            ("device", "CUDA" if torch.cuda.is_available() else f"CPU {platform.machine()}"),
+        ),
+        reproduce=(command,),
+    )
 
 
 @final

@@ -15,6 +15,8 @@ from rich.text import Text
 
 from counterfoil.report.page import TableBlock, TableCell
 
+MISSING = "–"  # where there is no number
+
 
 @final
 @dataclass(frozen=True, slots=True)

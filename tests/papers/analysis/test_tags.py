@@ -9,8 +9,7 @@ import tailored_cases
 from counterfoil.data.dataset import Relation
 from counterfoil.papers.tags.figures import (
     foil_accuracies,
-    in_all,
-    in_batches,
+    hardest_captions,
     random_captions,
     triple_difficulty,
 )
@@ -27,28 +26,23 @@ def drawn(seed: int = 0) -> torch.Tensor:
     return torch.rand(3, len(OWNER), generator=torch.Generator().manual_seed(seed))
 
 
+def hardest(seed: int = 0, batch: int = 99, drawn_by: int = 0):
+    """Hardest wrong captions of a batch and of all."""
+    rng = torch.Generator().manual_seed(drawn_by)
+    return hardest_captions(drawn(seed), ANCHORS, RELATION, batch=batch, rng=rng)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_hardest_of_all_by_a_loop(seed):
-    found = in_all(drawn(seed), ANCHORS, RELATION)
+    in_batch, in_all = hardest(seed, drawn_by=seed)
+    assert torch.equal(in_batch, in_all), "of a batch of everything"
     for place, row in enumerate(ANCHORS.tolist()):
         wrong = [t for t, o in enumerate(OWNER.tolist()) if o >= 0 and o != OWNER[row]]
-        assert found[place] == max(wrong, key=lambda t: drawn(seed)[place, t])
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_batch_of_everything_finds_the_hardest_of_all(seed):
-    rng = torch.Generator().manual_seed(seed)
-    found = in_batches(drawn(seed), ANCHORS, RELATION, batch=99, rng=rng)
-    assert torch.equal(found, in_all(drawn(seed), ANCHORS, RELATION))
+        assert in_all[place] == max(wrong, key=lambda t: drawn(seed)[place, t])
 
 
 def test_a_small_batch_holds_other_images_captions_alone():
-    picked = torch.stack(
-        [
-            in_batches(drawn(), ANCHORS, RELATION, batch=2, rng=torch.Generator().manual_seed(seed))
-            for seed in range(200)
-        ]
-    )
+    picked = torch.stack([hardest(batch=2, drawn_by=seed)[0] for seed in range(200)])
     for place, row in enumerate(ANCHORS.tolist()):
         own = set((OWNER[row] == OWNER).nonzero().flatten().tolist())
         found = set(picked[:, place].tolist())
@@ -58,17 +52,16 @@ def test_a_small_batch_holds_other_images_captions_alone():
 
 
 def test_where_all_captions_are_of_one_image():
-    alone = Relation(torch.tensor([0, 0]), images=1)
-    rows = torch.tensor([0])
-    assert in_all(torch.zeros(1, 2), rows, alone).tolist() == [-1]
-    rng = torch.Generator()
-    assert in_batches(torch.zeros(1, 2), rows, alone, batch=2, rng=rng).tolist() == [-1]
+    alone, rng = Relation(torch.tensor([0, 0]), images=1), torch.Generator()
+    both = hardest_captions(torch.zeros(1, 2), torch.tensor([0]), alone, batch=2, rng=rng)
+    assert [found.tolist() for found in both] == [[-1], [-1]]
 
 
 def test_difficulty_by_hand():
     positive = torch.tensor([0.5, 0.5, 0.5, 0.5])
     negative = torch.tensor([0.6, 0.5, 0.48, 0.25])
-    above, below, gap = triple_difficulty(positive, negative, torch.arange(4), level=0.25)
+    found = triple_difficulty(positive, negative, torch.arange(4), level=0.25)
+    above, below, gap = found.values()
     assert above.value == below.value == 25
     assert gap.value == pytest.approx((0.1 - 0.02 - 0.25) / 4)
     assert above.interval.low <= 25 <= above.interval.high

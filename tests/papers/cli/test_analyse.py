@@ -10,7 +10,7 @@ from corpus_cases import random_array
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
 from counterfoil.papers.aoq.figures import BINS, cross_ranks, expected_rank, pair_ranks, rank_shares
-from counterfoil.pipelines.publishing import ensemble_parts, short_names
+from counterfoil.pipelines.scorers import ensemble_parts, short_names
 
 
 def test_online_rank(models, analysed):

@@ -12,7 +12,7 @@ from analysis_cases import SCENES
 from artifact_cases import resealed
 from counterfoil.data.readers import load_dataset
 from counterfoil.negatives.generated import GeneratedStore
-from counterfoil.papers.aoq.true_rate import sheet_cell
+from counterfoil.papers.tags.true_rate import sheet_cell
 from recipes_cases import run
 
 

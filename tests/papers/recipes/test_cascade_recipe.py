@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from counterfoil.analysis.runs import cascade_curve
 from counterfoil.cli import main
+from counterfoil.papers.compared.cascade import cascade_curve
 from counterfoil.papers.pretraining.stage import Pretrain
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Evaluate, Train

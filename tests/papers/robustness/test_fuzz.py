@@ -56,7 +56,7 @@ from counterfoil.negatives.mining import mine_hard_negatives
 from counterfoil.negatives.similarity import CaptionSpace, LatentSpaceConfig
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.negatives.teachers import TargetStore, TeacherModel, write_targets
-from counterfoil.papers.aoq.true_rate import _read_sheet
+from counterfoil.papers.tags.true_rate import _read_sheet
 from counterfoil.pipelines.run import stage_records
 from counterfoil.pipelines.stages.compare import learning_curve
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation

@@ -1,43 +1,29 @@
-"""Analyses of AOQ (https://arxiv.org/abs/2003.03669): section 1 and Figures 3, 4 and 5.
-
-Each of `online_rank`, `negative_examples`, `curves` and `cross_rank` makes one figure or table: it
-takes what ``papers analyse`` takes under the same names, and returns an `Analysis` to publish.
-Models are given by name, joined by ``+`` for an ensemble. Settings that fit no model, data or
-folder raise a ValueError.
-"""
+"""Figures of AOQ (https://arxiv.org/abs/2003.03669): section 1 and Figures 3, 4 and 5."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median_low
-from typing import Any, TypedDict
+from typing import Annotated, Any
 
 import torch
+import typer
 from torch import Tensor
 
-from counterfoil.analysis.runs import (
-    METRICS,
-    describe_notes,
-    training_folders,
-    training_note,
-)
+from counterfoil.analysis.runs import METRICS, describe_notes, training_folders, training_note
+from counterfoil.cli.options import Models, OneModel, Seed, Split
 from counterfoil.core.console import progress
 from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.evaluation.galleries import shown_caption, shown_image
 from counterfoil.evaluation.metrics import Direction, check_text_to_image
 from counterfoil.negatives.sampling import images_for_texts
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
-from counterfoil.pipelines.publishing import (
-    Analysis,
-    Cell,
-    cells,
-    describe_protocol,
-    open_scorers,
-    short_names,
-)
+from counterfoil.papers.analyses import Batch, Trainings, analysis
 from counterfoil.pipelines.run import DataSource
+from counterfoil.pipelines.scorers import describe_protocol, open_scorers, short_names
 from counterfoil.pipelines.stages.compare import learning_curve
+from counterfoil.report.analysis import Analysis, Column, cells, table
 from counterfoil.report.figures import (
     LearningCurve,
     expected_by_batch,
@@ -45,8 +31,7 @@ from counterfoil.report.figures import (
     recall_curves,
     share_bars,
 )
-from counterfoil.report.page import CardColumn, CardSection, ExampleCard, Figure, TableBlock
-from counterfoil.report.tables import format_number
+from counterfoil.report.page import CardColumn, CardSection, ExampleCard, TableBlock
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import DenseScores, PairRanks, Ranks
 from counterfoil.scoring.stream import stream_scores
@@ -67,7 +52,7 @@ from counterfoil.scoring.stream import stream_scores
 # chance in the 566,435 captions of its training split; in 500K it would be 2.5 %.
 
 BATCHES = (32, 64, 128, 256, 512, 1024)
-_SIDES = {"i2t": "captions for an image", "t2i": "images for a caption"}
+_SIDES: dict[Direction, str] = {"i2t": "captions for an image", "t2i": "images for a caption"}
 _NUMBERS = 2**25  # scores held at once
 
 
@@ -118,17 +103,9 @@ def online_ranks(
 ) -> dict[Direction, tuple[Tensor, Tensor]]:
     """Rank the hardest negatives of random batches, in both directions.
 
-    Anchor captions and the rest of their batches are drawn from the captions that describe an
-    image, as in training; smaller batches are the heads of larger ones. Each anchor is compared
-    with everything, and of equal scores the lower row ranks first.
-
-    Args:
-        members: models with their encodings; several are an ensemble.
-        relation: which text describes which image.
-        batches: N sizes, in captions.
-        anchors: number of anchor captions, S.
-        draws: batches of each size for each anchor, D.
-        rng: of anchors and batches.
+    S anchor captions and the rest of their batches, D of each of N sizes, are drawn from the
+    captions that describe an image, as in training; smaller batches are the heads of larger ones.
+    Each anchor is compared with everything, and of equal scores the lower row ranks first.
 
     Returns:
         For each direction (N, S, D) ranks among all wrong counterparts, from 1 and 0 where a batch
@@ -145,24 +122,35 @@ def online_ranks(
             f"{len(owned):,} captions; each needs 2 to {len(owned):,}"
         )
     chosen = owned[torch.randperm(len(owned), generator=rng)[:anchors]]
+    heads = torch.tensor(batches) - 2  # a batch of B has B - 1 draws besides the anchor
     measured: dict[Direction, list[tuple[Tensor, Tensor]]] = {"i2t": [], "t2i": []}
     at_once = max(1, _NUMBERS // max(len(text_to_image), relation.images))
     with progress("anchors ranked", len(chosen)) as advance:
         for part in torch.split(chosen, at_once):
             for row, texts, images in zip(part, *anchor_scores(members, relation, part)):
-                image, others = text_to_image[row], owned[owned != row]
-                negatives = _draw_batches(others, max(batches) - 1, draws, rng)
-                wrong_texts, wrong_images = _wrong_counterparts(relation, image)
-                place = places(texts, wrong_texts)
-                measured["i2t"].append(_hardest(place, texts - texts[row], negatives, batches))
-                place, negatives = places(images, wrong_images), text_to_image[negatives]
-                measured["t2i"].append(_hardest(place, images - images[image], negatives, batches))
+                image = text_to_image[row]
+                wrong_texts, wrong_images = wrong_counterparts(relation, image)
+                drawn = draw_batches(owned[owned != row], max(batches) - 1, draws, rng)
+                sides: tuple[tuple[Direction, Tensor, Tensor, Tensor], ...] = (
+                    ("i2t", places(texts, wrong_texts), texts - texts[row], drawn),
+                    (
+                        "t2i",
+                        places(images, wrong_images),
+                        images - images[image],
+                        text_to_image[drawn],
+                    ),
+                )
+                for direction, place, gaps, negatives in sides:
+                    # column n: the best of the first n + 1, so that one pass serves all sizes
+                    best, at = place[negatives].cummin(1)
+                    rank, gap = best[:, heads].T, gaps[negatives].gather(1, at)[:, heads].T
+                    none = rank > len(place)
+                    measured[direction].append(
+                        (rank.masked_fill(none, 0), gap.masked_fill(none, torch.nan))
+                    )
                 advance(1)
     return {
-        direction: (
-            torch.stack([ranks for ranks, _ in each], 1),
-            torch.stack([g for _, g in each], 1),
-        )
+        direction: (torch.stack([r for r, _ in each], 1), torch.stack([g for _, g in each], 1))
         for direction, each in measured.items()
     }
 
@@ -211,49 +199,46 @@ def places(scores: Tensor, wrong: Tensor) -> Tensor:
     return ranks
 
 
-def _wrong_counterparts(relation: Relation, image: Tensor) -> tuple[Tensor, Tensor]:
+def wrong_counterparts(relation: Relation, image: Tensor) -> tuple[Tensor, Tensor]:
     """(T,) bool, texts of other images, and (I,) bool, other images that have texts."""
     text_to_image = relation.text_to_image
     texts = (text_to_image >= 0) & (text_to_image != image)
     return texts, (relation.counts > 0) & (relation.rows() != image)
 
 
-def _draw_batches(others: Tensor, size: int, count: int, rng: torch.Generator) -> Tensor:
+def draw_batches(others: Tensor, size: int, count: int, rng: torch.Generator) -> Tensor:
     """(count, size) captions besides the anchor of as many batches."""
     draws = [torch.randperm(len(others), generator=rng)[:size] for _ in range(count)]
     return others[torch.stack(draws)]
 
 
-def _hardest(
-    place: Tensor, gaps: Tensor, negatives: Tensor, sizes: Sequence[int]
-) -> tuple[Tensor, Tensor]:
-    """(N, D) best place in the head of each size, and the gap there."""
-    best, at = place[negatives].cummin(1)  # column n: the best of the first n + 1, for all sizes
-    heads = torch.tensor(sizes) - 2  # a batch of B has B - 1 draws besides the anchor
-    best, gap = best[:, heads].T, gaps[negatives].gather(1, at)[:, heads].T
-    none = best > len(place)
-    return best.masked_fill(none, 0), gap.masked_fill(none, torch.nan)
-
-
+@analysis(
+    "online-rank",
+    "counterfoil papers analyse online-rank runs/mine/online --data my-photos/ --output rank.html",
+)
 def online_rank(
-    model: str,
+    model: OneModel,
     source: DataSource,
-    *,
-    split: str = "train",
-    batch: Sequence[int] = (),
-    anchors: int = 200,
-    draws: int = 20,
-    top: int = 100,
-    seed: int = 0,
+    split: Split = "train",
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(min=2, help="Captions in a batch; repeatable; default 32 to 1,024."),
+    ] = None,
+    anchors: Annotated[int, typer.Option(min=2, help="Number of anchor captions.")] = 200,
+    draws: Annotated[int, typer.Option(min=1, help="Batches for each anchor and size.")] = 20,
+    top: Annotated[
+        int, typer.Option(min=1, help="Number of captions that count as hardest.")
+    ] = 100,
+    seed: Seed = 0,
 ) -> Analysis:
-    """Rank the hardest negatives of random batches in a whole split (section 1).
+    """Rank the hardest negatives of random batches in a whole split, for several batch sizes.
 
     Images count as among the hardest in proportion to texts: 20 images for 100 captions if an image
     has five, as the paper takes 60 images for 300 texts.
     """
     dataset, scorers = source.split(split), open_scorers([model])
     owned = int((dataset.text_to_image >= 0).sum())
-    sizes = sorted(set(batch)) or [b for b in BATCHES if b <= owned] or [owned]
+    sizes = sorted(set(batch or ())) or [b for b in BATCHES if b <= owned] or [owned]
     measured = online_ranks(
         scorers[0].on(dataset),
         dataset.relation,
@@ -262,28 +247,53 @@ def online_rank(
         draws=draws,
         rng=torch.Generator().manual_seed(seed),
     )
-    lines: list[dict[str, Any]] = []
+    lines: dict[Direction, list[dict[str, Any]]] = {}
     for direction, (ranks, gaps) in measured.items():
         described = int((dataset.relation.counts > 0).sum())
         captions = 1.0 if direction == "i2t" else owned / described
         hardest = max(1, round(top / captions))
-        for size, rank, gap in zip(sizes, ranks, gaps):
-            mean, half = mean_rank(rank)
-            lines.append(
-                {
-                    "direction": direction,
-                    "batch": size,
-                    "mean_rank": mean,
-                    "half_interval": half,
-                    "expected_rank": expected_rank(owned, size, captions=captions),
-                    "hardest": hardest,
-                    "top": percent_among(rank, hardest),
-                    "expected_top": 100 * chance_of_top(hardest, owned, size, captions=captions),
-                    "median_gap": gap.nanmedian().item(),
-                }
-            )
-    i2t, t2i = lines[: len(sizes)], lines[len(sizes) :]
+        lines[direction] = [
+            {
+                "direction": direction,
+                "batch": size,
+                **dict(zip(("mean_rank", "half_interval"), mean_rank(rank))),
+                "expected_rank": expected_rank(owned, size, captions=captions),
+                "hardest": hardest,
+                "top": percent_among(rank, hardest),
+                "expected_top": 100 * chance_of_top(hardest, owned, size, captions=captions),
+                "median_gap": gap.nanmedian().item(),
+            }
+            for size, rank, gap in zip(sizes, ranks, gaps)
+        ]
+    columns: dict[str, Column] = {
+        "batch": "batch",
+        "mean rank": lambda one: f"{one['mean_rank']:,.1f}\u00a0±\u00a0{one['half_interval']:,.1f}",
+        "expected": ("expected_rank", ",.1f"),
+        "among the hardest": lambda one: f"{one['top']:.2f}\u00a0%",
+        "expected share": lambda one: f"{one['expected_top']:.2f}\u00a0%",
+        "median gap": ("median_gap", "+.3f"),
+    }
+
+    def note(direction: Direction) -> str:
+        return (
+            f"Rank among all wrong {_SIDES[direction].split()[0]} of the split, from 1; ± is a 95 "
+            "% interval over anchors. Hardest: the first "
+            f"{lines[direction][0]['hardest']:,}. Gap: score of the negative minus "
+            "score of the anchor pair. Expected: by counting, for any model."
+        )
+
+    def series(*keys: str) -> dict[str, list[list[float]]]:
+        return {
+            _SIDES[way]: [[one[key] for one in some] for key in keys] for way, some in lines.items()
+        }
+
+    i2t, t2i = lines.values()
     shown = next((line for line in i2t if line["batch"] == 128), i2t[-1])
+    often = (
+        f"How often it is one of the hardest {i2t[0]['hardest']:,} captions or "
+        f"{t2i[0]['hardest']:,} images."
+    )
+    ranked = series("expected_rank", "mean_rank", "half_interval")
     return Analysis(
         title="How hard online negatives are",
         headline=(
@@ -297,9 +307,19 @@ def online_rank(
             f"{describe_protocol(dataset, scorers, seed=seed)}; {min(anchors, owned):,} anchors, "
             f"{draws} batches of each size for each"
         ),
-        numbers={"models": [model], "seed": seed, "lines": lines},
-        figures=_online_figures(i2t, t2i),
-        tables=(_online_table(i2t), _online_table(t2i)),
+        numbers={"models": [model], "seed": seed, "lines": [*i2t, *t2i]},
+        figures=(
+            expected_by_batch(
+                sizes, ranked, "mean rank", "rank", "Its rank in the whole split.", log=True
+            ),
+            expected_by_batch(
+                sizes, series("expected_top", "top"), "share of batches, %", "top", often
+            ),
+        ),
+        tables=tuple(
+            table(f"Online negatives: {_SIDES[direction]}", some, columns, note(direction))
+            for direction, some in lines.items()
+        ),
     )
 
 
@@ -307,70 +327,7 @@ def _rank(rank: float) -> str:
     return f"{rank:,.0f}" if rank >= 100 else f"{rank:.1f}"
 
 
-def _online_table(lines: Sequence[dict[str, Any]]) -> TableBlock:
-    side = _SIDES[lines[0]["direction"]]
-    rows = tuple(
-        (
-            f"{line['batch']:,}",
-            f"{line['mean_rank']:,.1f}\u00a0±\u00a0{line['half_interval']:,.1f}",
-            f"{line['expected_rank']:,.1f}",
-            f"{line['top']:.2f}\u00a0%",
-            f"{line['expected_top']:.2f}\u00a0%",
-            format_number(line["median_gap"]),
-        )
-        for line in lines
-    )
-    note = (
-        f"Rank among all wrong {side.split()[0]} of the split, from 1; ± is a 95 % interval over "
-        f"anchors. Hardest: the first {lines[0]['hardest']:,}. Gap: score of the negative minus "
-        "score of the anchor pair. Expected: by counting, for any model."
-    )
-    head = "batch", "mean rank", "expected", "among the hardest", "expected share", "median gap"
-    return TableBlock(f"Online negatives: {side}", head, rows, note)
-
-
-def _online_figures(*sides: Sequence[dict[str, Any]]) -> tuple[Figure, Figure]:
-    batches = [line["batch"] for line in sides[0]]
-
-    def series(*keys: str) -> dict[str, list[list[float]]]:
-        return {
-            _SIDES[lines[0]["direction"]]: [[line[key] for line in lines] for key in keys]
-            for lines in sides
-        }
-
-    ranks = series("expected_rank", "mean_rank", "half_interval")
-    tops = series("expected_top", "top")
-    texts, images = (lines[0]["hardest"] for lines in sides)
-    where = "Its rank in the whole split."
-    often = f"How often it is one of the hardest {texts:,} captions or {images:,} images."
-    return (
-        expected_by_batch(batches, ranks, "mean rank", "rank", where, log=True),
-        expected_by_batch(batches, tops, "share of batches, %", "top", often),
-    )
-
-
 # -- Figure 3: anchors with their online and offline negatives -------------------------------------
-
-
-class Listed(TypedDict):
-    """Items of the other modality for an anchor, highest score first.
-
-    The place of a negative is its rank among all negatives, from 1; that of a positive is one more
-    than the number of negatives that score higher.
-    """
-
-    rows: list[int]
-    places: list[int]
-    scores: list[float]
-
-
-class Example(TypedDict):
-    """The image or the text of an anchor pair, with its positives and negatives."""
-
-    row: int
-    true: Listed
-    online: Listed
-    offline: Listed
 
 
 def examples(
@@ -384,22 +341,17 @@ def examples(
     shown: int,
     rng: torch.Generator,
     lists: HardNegativeLists | None = None,
-) -> list[tuple[Example, Example]]:
-    """Images and one caption of each, with online and offline negatives (AOQ, Fig. 3).
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Images and one caption of each, with online and offline negatives, at most `shown` of a kind.
 
-    Args:
-        members: models with their encodings; several are an ensemble.
-        relation: which text describes which image.
-        anchors: number of images, at most.
-        batch: captions in a batch, the anchor among them; an online negative is a batch's hardest.
-        texts: length of an image's list that offline texts are drawn from.
-        images: length of a text's list that offline images are drawn from.
-        shown: negatives of each kind, at most.
-        rng: of anchors, batches and draws.
-        lists: mined negatives; by default the members' own hardest.
+    An online negative is the hardest of a random batch of `batch` captions; offline ones are drawn
+    from the first `texts` of an image's list and `images` of a text's: of mined lists, or of all
+    by the members' own scores.
 
     Returns:
-        For each anchor pair the image's side and the text's side.
+        For each anchor pair the image's side and the text's side, JSON-ready: its "row", and
+        "true", "online" and "offline" with the "rows" of each, highest score first, their "scores"
+        and "places": 1 + the number of negatives before it.
 
     Raises:
         ValueError: no two images are described.
@@ -415,10 +367,10 @@ def examples(
     for image, text, to_texts, to_images in zip(
         chosen, captions, *anchor_scores(members, relation, captions)
     ):
-        wrong_texts, wrong_images = _wrong_counterparts(relation, image)
+        wrong_texts, wrong_images = wrong_counterparts(relation, image)
         true_texts = (text_to_image == image).nonzero().squeeze(1)
         others = owned[owned != text]
-        batches = _draw_batches(others, min(batch - 1, len(others)), shown, rng)
+        batches = draw_batches(others, min(batch - 1, len(others)), shown, rng)
         mined = (lists.texts[image], lists.images[text]) if lists else (None, None)
         sides = []
         for row, scores, wrong, true, online, count, listed in (
@@ -426,64 +378,74 @@ def examples(
             (text, to_images, wrong_images, image[None], text_to_image[batches], images, mined[1]),
         ):
             place = places(scores, wrong)
-            hardest = online.gather(1, place[online].argmin(1, keepdim=True))
-            hardest = torch.unique(hardest[wrong[hardest]])
+            hardest = torch.unique(hardest_drawn(place, online))
             if listed is None:
                 offline = (wrong & (place <= count)).nonzero().squeeze(1)
             else:
                 offline = listed[listed >= 0][:count].long()
             offline = offline[torch.randperm(len(offline), generator=rng)[:shown]]
+            kinds = {"true": true, "online": hardest[hardest >= 0], "offline": offline}
             sides.append(
-                Example(
-                    row=int(row),
-                    true=_listed(scores, wrong, true),
-                    online=_listed(scores, wrong, hardest),
-                    offline=_listed(scores, wrong, offline),
-                )
+                {
+                    "row": int(row),
+                    **{kind: _listed(scores, place, wrong, rows) for kind, rows in kinds.items()},
+                }
             )
         pairs.append((sides[0], sides[1]))
     return pairs
 
 
-def _listed(scores: Tensor, wrong: Tensor, rows: Tensor) -> Listed:
+def hardest_drawn(place: Tensor, drawn: Tensor) -> Tensor:
+    """(D,) the hardest of each of D batches by its `places`; -1 where a batch has no negative."""
+    best = drawn.gather(1, place[drawn].argmin(1, keepdim=True)).squeeze(1)
+    return best.masked_fill(place[best] > len(place), -1)
+
+
+def _listed(scores: Tensor, place: Tensor, wrong: Tensor, rows: Tensor) -> dict[str, list[Any]]:
     rows = rows[scores[rows].argsort(descending=True, stable=True)]
-    place = places(scores, wrong)
     ahead = [
         int(place[row]) if wrong[row] else 1 + int((wrong & (scores > scores[row])).sum())
         for row in rows
     ]
-    return Listed(rows=rows.tolist(), places=ahead, scores=scores[rows].tolist())
+    return {"rows": rows.tolist(), "places": ahead, "scores": scores[rows].tolist()}
 
 
+@analysis(
+    "negatives",
+    "counterfoil papers analyse negatives runs/mine/online --data my-photos/ --lists lists/ "
+    "--output negatives.html",
+)
 def negative_examples(
-    model: str,
+    model: OneModel,
     source: DataSource,
-    *,
-    split: str = "train",
-    lists: Path | None = None,
-    anchors: int = 6,
-    batch: int = 128,
-    top: int = 300,
-    shown: int = 3,
-    seed: int = 0,
+    split: Split = "train",
+    lists: Annotated[
+        Path | None,
+        typer.Option(help="Folder of mined negatives; default the hardest by the model."),
+    ] = None,
+    anchors: Annotated[int, typer.Option(min=1, help="Number of images.")] = 6,
+    batch: Batch = 128,
+    top: Annotated[
+        int, typer.Option(min=1, help="Sample offline negatives from this many hardest captions.")
+    ] = 300,
+    shown: Annotated[int, typer.Option(min=1, help="Negatives of each kind.")] = 3,
+    seed: Seed = 0,
 ) -> Analysis:
-    """Show negatives of random batches and of the whole split side by side (Figure 3).
+    """Show online and offline negatives of some anchors side by side (Figure 3).
 
     Offline negatives are drawn from the `top` hardest captions of an image, and from
     proportionally fewer images of a caption: 60 for 300 at five captions an image.
     """
     dataset, scorers = source.split(split), open_scorers([model])
-    store = None
+    mined = None
     if lists:
-        store = NegativeStore.open(
-            lists, fingerprint=dataset.fingerprint, relation=dataset.relation
-        )
+        relation, fingerprint = dataset.relation, dataset.fingerprint
+        mined = NegativeStore.open(lists, fingerprint=fingerprint, relation=relation).lists
     most = max(1, len(dataset.texts))
     texts = min(top, most)
     images = images_for_texts(texts, dataset.relation)
-    if store is not None:
-        texts = min(texts, store.lists.texts.shape[1])
-        images = min(images, store.lists.images.shape[1])
+    if mined is not None:
+        texts, images = min(texts, mined.texts.shape[1]), min(images, mined.images.shape[1])
     sizes = {"batch": min(batch, most), "texts": texts, "images": images, "shown": shown}
     pairs = examples(
         scorers[0].on(dataset),
@@ -491,13 +453,22 @@ def negative_examples(
         **sizes,
         anchors=anchors,
         rng=torch.Generator().manual_seed(seed),
-        lists=store.lists if store else None,
+        lists=mined,
     )
+    medians = []
+    for of, side in zip(("captions of an image", "images of a caption"), zip(*pairs)):
+        for kind in ("true", "online", "offline"):
+            ranks = [place for example in side for place in example[kind]["places"]]
+            scores = [score for example in side for score in example[kind]["scores"]]
+            rank, score = (median_low(ranks), median_low(scores)) if ranks else (None, None)
+            medians.append({"of": f"{of}, {kind}", "rank": rank, "score": score})
     origin = f"lists of {lists}" if lists else "the model's own lists"
-    totals = f"{len(dataset.texts):,} captions and {len(dataset):,} images"
     return Analysis(
         title="Online and offline negatives",
-        headline=f"Negatives of a batch of {sizes['batch']}, and of {totals}.",
+        headline=(
+            f"Negatives of a batch of {sizes['batch']}, and of {len(dataset.texts):,} captions and "
+            f"{len(dataset):,} images."
+        ),
         protocol=(
             f"{describe_protocol(dataset, scorers, seed=seed)}; batches of {sizes['batch']}; "
             f"offline: drawn from {texts} texts and {images} images, {origin}"
@@ -516,7 +487,14 @@ def negative_examples(
                 for image, text in pairs
             ],
         },
-        tables=(_example_table(pairs),),
+        tables=(
+            table(
+                "In these examples",
+                medians,
+                {"": "of", "median rank": "rank", "median score": ("score", ".3f")},
+                "Rank among all wrong counterparts of the split, from 1.",
+            ),
+        ),
         sections=(
             CardSection(
                 "Images and wrong captions",
@@ -534,66 +512,67 @@ def negative_examples(
     )
 
 
-def _example_table(pairs: Sequence[tuple[Example, Example]]) -> TableBlock:
-    rows = []
-    for name, side in zip(("captions of an image", "images of a caption"), zip(*pairs)):
-        for kind in ("true", "online", "offline"):
-            ranks = [place for example in side for place in example[kind]["places"]]
-            scores = [score for example in side for score in example[kind]["scores"]]
-            rank, score = (median_low(ranks), median_low(scores)) if ranks else (None, None)
-            rows.append(cells(f"{name}, {kind}", rank, (score, ".3f")))
-    note = "Rank among all wrong counterparts of the split, from 1."
-    return TableBlock("In these examples", ("", "median rank", "median score"), tuple(rows), note)
-
-
 def _example_card(
-    dataset: ImageTextDataset, example: Example, shown: int, hardest: int, *, of_image: bool = True
+    dataset: ImageTextDataset,
+    example: dict[str, Any],
+    shown: int,
+    hardest: int,
+    *,
+    of_image: bool = True,
 ) -> ExampleCard:
     item, query = (shown_caption, shown_image) if of_image else (shown_image, shown_caption)
-
-    def column(title: str, note: str, listed: Listed) -> CardColumn:
-        rows = zip(listed["rows"], listed["places"], listed["scores"])
-        items = (item(dataset, row, example["row"], place - 1, score) for row, place, score in rows)
-        return CardColumn(title, note, tuple(items))
-
-    columns = (
-        column("Positive", "", example["true"]),
-        column("Online", f"hardest of each of {shown} batches", example["online"]),
-        column("Offline", f"drawn from the {hardest} hardest", example["offline"]),
-    )
-    return ExampleCard(query(dataset, example["row"]), "", columns)
+    columns = []
+    for kind, title, note in (
+        ("true", "Positive", ""),
+        ("online", "Online", f"hardest of each of {shown} batches"),
+        ("offline", "Offline", f"drawn from the {hardest} hardest"),
+    ):
+        listed = zip(*example[kind].values())  # rows, places and scores
+        items = (
+            item(dataset, row, example["row"], place - 1, score) for row, place, score in listed
+        )
+        columns.append(CardColumn(title, note, tuple(items)))
+    return ExampleCard(query(dataset, example["row"]), "", tuple(columns))
 
 
 # -- Figure 4: learning curves --------------------------------------------------------------------
 
 
-def curves(folders: Sequence[Path]) -> Analysis:
-    """Draw development R@1 both ways (Figure 4), RSum and training loss by epoch."""
+@analysis("curves", "counterfoil papers analyse curves runs/mine --output curves.html")
+def curves(folders: Trainings) -> Analysis:
+    """Draw learning curves of several trainings, as one per loss (Figure 4)."""
     places = training_folders(folders)
-    names = short_names(places)
-    measured = [learning_curve(name, place / METRICS) for name, place in zip(names, places)]
-    empty = next((place for place, curve in zip(places, measured) if not curve.epochs), None)
-    if empty is not None:
-        raise ValueError(f"{empty / METRICS} holds no epoch; was the training stopped at once?")
-    notes = [training_note(place) for place in places]
-    losses = [
-        ", ".join(dict.fromkeys(_loss_names(note.stage.objective.get("terms")))) if note else ""
-        for note in notes
-    ]
-    data, seeds = describe_notes(notes)
-    rows = []
-    for curve, note, loss in zip(measured, notes, losses):
-        rsum = curve.dev_rsum
-        best: tuple[Cell, ...] = (None,) * 5
-        if rsum:
-            place = rsum.index(max(rsum))
-            ways = curve.dev_i2t_r1, curve.dev_t2i_r1
-            recalls = (way[place] if way else None for way in ways)
-            best = rsum[place], (curve.epochs[place], "g"), *recalls, rsum[-1]
-        rows.append(cells(curve.name, loss or None, note.seed if note else None, *best))
-    there = "R@1 i2t there", "R@1 t2i there"
-    head = "training", "loss", "seed", "best dev RSum", "at epoch", *there, "last RSum"
-    same_data = len({n.data.fingerprint for n in notes if n and n.data.fingerprint}) < 2
+    measured: list[LearningCurve] = []
+    trainings: list[dict[str, Any]] = []
+    for name, place in zip(short_names(places), places):
+        curve = learning_curve(name, place / METRICS)
+        if not curve.epochs:
+            raise ValueError(f"{place / METRICS} holds no epoch; was the training stopped at once?")
+        note = training_note(place)
+        losses = _loss_names(note.stage.objective.get("terms")) if note else ()
+        measured.append(curve)
+        trainings.append(
+            {
+                "curve": curve,
+                "folder": str(place),
+                "losses": ", ".join(dict.fromkeys(losses)),
+                "seed": note.seed if note else None,
+                "data": note.data.name if note else "",
+                "fingerprint": note.data.fingerprint if note else "",
+            }
+        )
+    data, seeds = describe_notes(map(training_note, places))
+    columns: dict[str, Column] = {
+        "training": lambda one: one["curve"].name,
+        "loss": lambda one: one["losses"] or None,
+        "seed": "seed",
+        "best dev RSum": lambda one: max(one["curve"].dev_rsum, default=None),
+        "at epoch": lambda one: (_at_best(one["curve"], one["curve"].epochs), "g"),
+        "R@1 i2t there": lambda one: _at_best(one["curve"], one["curve"].dev_i2t_r1),
+        "R@1 t2i there": lambda one: _at_best(one["curve"], one["curve"].dev_t2i_r1),
+        "last RSum": lambda one: one["curve"].dev_rsum[-1] if one["curve"].dev_rsum else None,
+    }
+    same_data = len({one["fingerprint"] for one in trainings if one["fingerprint"]}) < 2
     return Analysis(
         title="Learning curves",
         headline=_curves_headline(measured, same_data=same_data),
@@ -601,22 +580,17 @@ def curves(folders: Sequence[Path]) -> Analysis:
             f"{data}dev, whole split: RSum after each epoch, sum of R@1, R@5 and R@10 both ways, "
             f"and R@1 each way, any hit; single models{seeds}"
         ),
-        numbers={
-            "trainings": [
-                {
-                    "curve": curve,
-                    "folder": str(place),
-                    "losses": loss,
-                    "seed": note.seed if note else None,
-                    "data": note.data.name if note else "",
-                    "fingerprint": note.data.fingerprint if note else "",
-                }
-                for curve, place, note, loss in zip(measured, places, notes, losses)
-            ]
-        },
+        numbers={"trainings": trainings},
         figures=(*recall_curves(measured), *learning_curves(measured)),
-        tables=(TableBlock("Trainings", head, tuple(rows)),),
+        tables=(table("Trainings", trainings, columns),),
     )
+
+
+def _at_best(curve: LearningCurve, values: Sequence[float]) -> float | None:
+    """The value of the epoch with the best RSum on dev, if both were measured."""
+    if not curve.dev_rsum or not values:
+        return None
+    return values[curve.dev_rsum.index(max(curve.dev_rsum))]
 
 
 def _loss_names(written: Any) -> Iterator[str]:
@@ -656,18 +630,11 @@ BINS = ("1", "2–5", "6–10", "11–20", "21–50", "51–100", "101–200", "
 
 
 def pair_ranks(members: Sequence[EmbeddedDataset], text_to_image: Tensor) -> tuple[Tensor, Tensor]:
-    """Rank every true pair in one pass over the scores.
+    """(P,) ranks of all true pairs, from 1 and in the order of the texts, in one pass.
 
-    Other true texts of the image count neither for nor against a pair; of equal scores the lower
-    row comes first.
-
-    Args:
-        members: models with their encodings; several are an ensemble.
-        text_to_image: (T,) image of each text, -1 for none.
-
-    Returns:
-        (P,) ranks from 1, in the order of the texts: among the wrong texts of the pair's image,
-        r_t, and among the wrong images of its text, r_i.
+    The first are among the wrong texts of the pair's image, r_t, the second among the wrong images
+    of its text, r_i. Other true texts of the image count neither for nor against a pair; of equal
+    scores the lower row comes first.
 
     Raises:
         ValueError: `text_to_image` does not fit the encodings, or no text describes an image.
@@ -700,8 +667,13 @@ def rank_shares(ranks: Tensor) -> list[float]:
     return shares
 
 
-def cross_rank(models: Sequence[str], source: DataSource, *, split: str = "test") -> Analysis:
-    """Count true pairs by their cross-retrieval rank under each model (Figure 5)."""
+@analysis(
+    "cross-rank",
+    "counterfoil papers analyse cross-rank runs/mine/online runs/mine/best --data my-photos/ "
+    "--output cross.html",
+)
+def cross_rank(models: Models, source: DataSource, split: Split = "test") -> Analysis:
+    """Count positive pairs by their rank among all wrong texts and images (Figure 5)."""
     dataset, scorers = source.split(split), open_scorers(models)
     pairs = int((dataset.text_to_image >= 0).sum())
     ratio = pairs / max(1, len(dataset))
@@ -710,9 +682,9 @@ def cross_rank(models: Sequence[str], source: DataSource, *, split: str = "test"
         for scorer in scorers
     }
     shares = {name: rank_shares(model_ranks) for name, model_ranks in ranks.items()}
-    bins = zip(BINS, *shares.values())
-    medians = ((float(each.median()), ",.0f") for each in ranks.values())
-    rows = (*(cells(*line) for line in bins), cells("median rank", *medians))
+    medians = {name: float(model_ranks.median()) for name, model_ranks in ranks.items()}
+    rows = [cells(*line) for line in zip(BINS, *shares.values())]
+    rows.append(cells("median rank", *((each, ",.0f") for each in medians.values())))
     note = (
         f"Percent of {pairs:,} true pairs by max({ratio:.4g} · (r_i − 1) + 1, r_t): r_i is the "
         f"pair's rank among wrong images of its text, r_t among wrong texts of its image, and "
@@ -730,8 +702,8 @@ def cross_rank(models: Sequence[str], source: DataSource, *, split: str = "test"
             "texts_per_image": ratio,
             "bins": list(BINS),
             "percent": shares,
-            "median": {name: float(model_ranks.median()) for name, model_ranks in ranks.items()},
+            "median": medians,
         },
         figures=(share_bars(list(shares.items()), BINS, "cross"),),
-        tables=(TableBlock("Shares of the true pairs", ("rank", *shares), rows, note),),
+        tables=(TableBlock("Shares of the true pairs", ("rank", *shares), tuple(rows), note),),
     )

@@ -1,10 +1,4 @@
-"""Analyses of NDGL (Zhou et al., AAAI 2025): Figures 1b, 1c, 3a, 3b and 4, and Table 3.
-
-Each of `margin_distributions`, `quantiles`, `maps`, `student` and `against` makes one figure or
-table: it takes what ``papers analyse`` takes under the same names, and returns an `Analysis`
-to publish. Models are given by name, joined by ``+`` for an ensemble. Settings that fit no model,
-data or folder raise a ValueError.
-"""
+"""Figures of NDGL (Zhou et al., AAAI 2025): 1b, 1c, 3a, 3b and 4, and Table 3."""
 
 from __future__ import annotations
 
@@ -12,14 +6,15 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from string import ascii_lowercase
-from typing import Any, final
+from typing import Annotated, Any, NamedTuple, final
 
 import torch
+import typer
 from torch import Tensor
 
 from counterfoil.analysis.runs import FinishedEvaluation, common_setting, finished_evaluations
+from counterfoil.cli.options import Count, Models, OneModel, Query, Seed, Split, refuse_without
 from counterfoil.core.config import unknown_name
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import compare, sums
@@ -32,14 +27,10 @@ from counterfoil.evaluation.metrics import (
     single_unit_vectors,
 )
 from counterfoil.evaluation.results import chance, signed
-from counterfoil.pipelines.publishing import (
-    Analysis,
-    cells,
-    describe_protocol,
-    open_scorers,
-    score_unit,
-)
+from counterfoil.papers.analyses import Runs, analysis
 from counterfoil.pipelines.run import DataSource
+from counterfoil.pipelines.scorers import describe_protocol, open_scorers, score_unit
+from counterfoil.report.analysis import Analysis, Column, table
 from counterfoil.report.figures import (
     MapPoints,
     NamedSample,
@@ -51,7 +42,7 @@ from counterfoil.report.figures import (
     histograms,
     result_curves,
 )
-from counterfoil.report.page import CardColumn, CardSection, ExampleCard, Figure, TableBlock
+from counterfoil.report.page import CardColumn, CardSection, ExampleCard, Figure
 from counterfoil.report.tables import format_interval, format_number
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import TopK, TrueScores
@@ -63,28 +54,19 @@ _QUERIES: dict[Direction, str] = {"i2t": "captions for an image", "t2i": "images
 
 
 def margins(members: Sequence[EmbeddedDataset], text_to_image: Tensor) -> dict[Direction, Tensor]:
-    """Measure margins in both directions in one pass over the scores.
+    """(Q,) margins in both directions: best positive score minus hardest negative score.
 
-    Args:
-        members: models with their encodings; several are an ensemble.
-        text_to_image: (T,) image of each text, -1 for none.
-
-    Returns:
-        For each direction (Q,) double, best positive score minus hardest negative score, over the
-        score's unit; NaN for queries that do not have both.
+    In units of the score, by the mean of the members; NaN for queries that do not have both.
 
     Raises:
-        ValueError: `text_to_image` does not fit the encodings, or no query has both a positive and
-            a negative.
+        ValueError: `text_to_image` does not fit the encodings, or no query has both.
     """
     images = len(members[0].images)
-    check_text_to_image(text_to_image, images, len(members[0].texts))
-    true = TrueScores(text_to_image)
-    texts, pictures = _hardest_negatives(text_to_image, images, 1)
+    true, (texts, pictures) = TrueScores(text_to_image), _hardest(members, text_to_image, 1)
     stream_scores(members, [true, texts, pictures])
-    level, text_to_image = true.scores.double().cpu(), text_to_image.cpu()
+    level, owner = true.scores.double().cpu(), text_to_image.cpu()
     best = torch.full((images,), -torch.inf, dtype=torch.double)
-    best.scatter_reduce_(0, text_to_image[text_to_image >= 0], level[text_to_image >= 0], "amax")
+    best.scatter_reduce_(0, owner[owner >= 0], level[owner >= 0], "amax")
     values: dict[Direction, Tensor] = {}
     sides: tuple[tuple[Direction, Tensor, TopK], ...]
     sides = ("i2t", best, texts), ("t2i", level, pictures)
@@ -100,16 +82,22 @@ def margins(members: Sequence[EmbeddedDataset], text_to_image: Tensor) -> dict[D
     return values
 
 
-def _hardest_negatives(text_to_image: Tensor, images: int, count: int) -> tuple[TopK, TopK]:
-    """Lists of wrong texts of images, and of wrong images of texts."""
-    texts = TopK("image", images, count, text_to_image)
-    return texts, TopK("text", len(text_to_image), count, text_to_image)
+def _hardest(
+    members: Sequence[EmbeddedDataset], text_to_image: Tensor, count: int
+) -> tuple[TopK, TopK]:
+    """Lists to fill of wrong texts of images, and of wrong images of texts."""
+    images, texts = len(members[0].images), len(members[0].texts)
+    check_text_to_image(text_to_image, images, texts)
+    return TopK("image", images, count, text_to_image), TopK("text", texts, count, text_to_image)
 
 
-def margin_distributions(
-    models: Sequence[str], source: DataSource, *, split: str = "test"
-) -> Analysis:
-    """Draw how far positives score above the hardest negatives, under each model (Figure 3b)."""
+@analysis(
+    "margins",
+    "counterfoil papers analyse margins runs/ndgl/gpo-scenes/teacher-1 "
+    "runs/ndgl/gpo-scenes/student --data scenes --output margins.html",
+)
+def margin_distributions(models: Models, source: DataSource, split: Split = "test") -> Analysis:
+    """Draw the margins between positives and their hardest negatives (Figure 3b)."""
     dataset, scorers = source.split(split), open_scorers(models)
     by_model = {s.name: margins(s.on(dataset), dataset.text_to_image) for s in scorers}
     samples = {
@@ -130,22 +118,34 @@ def margin_distributions(
         f"{both['i2t']['percent_below_0']:.1f} % and {both['t2i']['percent_below_0']:.1f} %"
         for name, both in numbers.items()
     ]
-    head = "model", "queries", "median", "middle half", "below 0"
     note = (
         "Margin: score of the best true counterpart minus that of the hardest wrong one of the "
         "split, over the unit of the model's score. Below 0: the wrong one wins."
     )
-    figures, tables = [], []
-    for side, query in _QUERIES.items():
-        figures.append(histograms(samples[side], bins, "margin", side, f"Asked for {query}."))
-        rows = tuple(_margin_row(name, both[side]) for name, both in numbers.items())
-        tables.append(TableBlock(f"Margins: {query}", head, rows, note))
+    columns: dict[str, Column] = {
+        "model": "model",
+        "queries": "queries",
+        "median": ("median", "+.3f"),
+        "middle half": lambda one: " to ".join(map(format_number, one["quartiles"])),
+        "below 0": lambda one: f"{one['percent_below_0']:.1f}\u00a0%",
+    }
     return Analysis(
         title="Margins",
         headline=f"{'; '.join(words)}.",
         protocol=describe_protocol(dataset, scorers),
-        figures=tuple(figures),
-        tables=tuple(tables),
+        figures=tuple(
+            histograms(samples[side], bins, "margin", side, f"Asked for {query}.")
+            for side, query in _QUERIES.items()
+        ),
+        tables=tuple(
+            table(
+                f"Margins: {query}",
+                [{"model": name, **both[side]} for name, both in numbers.items()],
+                columns,
+                note,
+            )
+            for side, query in _QUERIES.items()
+        ),
         numbers={
             "models": {scorer.name: scorer.given for scorer in scorers},
             "bins": bins,
@@ -168,48 +168,31 @@ def _margin_numbers(margin: Tensor, bins: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _margin_row(name: str, numbers: Mapping[str, Any]) -> tuple[str, ...]:
-    low, high = map(format_number, numbers["quartiles"])
-    below = f"{numbers['percent_below_0']:.1f}\u00a0%"
-    return cells(name, numbers["queries"], (numbers["median"], "+.3f"), f"{low} to {high}", below)
-
-
 def share_below(values: Tensor, level: float) -> float:
     """Percent of values below a level."""
     return 100 * (values < level).double().mean().item()
 
 
 # -- Figure 1c: similarities of the hardest negatives ---------------------------------------------
+# The paper shows two curves and does not say which similarities they are of: to the query, or to
+# the hardest negative. Both are drawn.
 
-TOP = 30
-LEVEL = 0.5
 _CHUNK = 512  # queries whose vectors are held together
 
 
 def negative_similarities(
-    members: Sequence[EmbeddedDataset],
-    text_to_image: Tensor,
-    *,
-    top: int = TOP,
+    members: Sequence[EmbeddedDataset], text_to_image: Tensor, *, top: int = 30
 ) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
     """Similarities of the `top` hardest negatives of every query in one pass over the scores.
 
-    Args:
-        members: models with their encodings; several are an ensemble.
-        text_to_image: (T,) image of each text, -1 for none.
-        top: negatives of a query; at most all.
-
-    Returns:
-        For "texts" and "images", the negatives, of the Q queries that have any: (Q,) scores of the
-        hardest negative, over the score's unit; (P,) scores of all of them, the hardest among them;
-        (P - Q,) cosines of each query's hardest negative with its others.
+    For "texts" and "images", the negatives, of the Q queries that have any: (Q,) scores of the
+    hardest negative, over the score's unit; (P,) scores of all of them, the hardest among them;
+    (P - Q,) cosines of each query's hardest negative with its others.
 
     Raises:
         ValueError: `text_to_image` does not fit the encodings, or there is no wrong pair.
     """
-    images = len(members[0].images)
-    check_text_to_image(text_to_image, images, len(members[0].texts))
-    hardest = _hardest_negatives(text_to_image, images, top)
+    hardest = _hardest(members, text_to_image, top)
     stream_scores(members, hardest)
     similarities = {}
     for modality, direction, lists, embeddings in (
@@ -232,59 +215,62 @@ def negative_similarities(
     return similarities
 
 
+@analysis(
+    "quantiles",
+    "counterfoil papers analyse quantiles runs/mine/online --data my-photos/ --output q.html",
+)
 def quantiles(
-    model: str, source: DataSource, *, split: str = "test", top: int = TOP, level: float = LEVEL
+    model: OneModel,
+    source: DataSource,
+    split: Split = "test",
+    top: Annotated[int, typer.Option(min=1, help="Negatives of a query.")] = 30,
+    level: Annotated[
+        float, typer.Option(help="Similarity below which negatives are counted.")
+    ] = 0.5,
 ) -> Analysis:
-    """Draw how similar the hardest negatives are to the query and to each other (Figure 1c).
-
-    The paper shows two curves and does not say which of the two its similarities are; both are
-    drawn. Shares are counted below `level`.
-    """
+    """Draw the similarity of the hardest negatives to the query and to each other (Figure 1c)."""
     dataset, scorers = source.split(split), open_scorers([model])
     members = scorers[0].on(dataset)
-    similarities = negative_similarities(members, dataset.text_to_image, top=top)
     bags = holds_bags(members)
-    samples: dict[str, list[NamedSample]] = {"query": [], "hardest negative": []}
-    for modality, (hardest, every, between) in similarities.items():
-        samples["query"] += [
-            NamedSample(f"{modality}, hardest", hardest.numpy()),
+    to_query, to_hardest = [], []
+    for modality, (one, every, between) in negative_similarities(
+        members, dataset.text_to_image, top=top
+    ).items():
+        to_query += [
+            NamedSample(f"{modality}, hardest", one.numpy()),
             NamedSample(f"{modality}, top {top}", every.numpy()),
         ]
         if len(between):
-            samples["hardest negative"].append(NamedSample(modality, between.numpy()))
-    captions = (
-        f"The hardest and the {top} hardest negatives: similarity to the query.",
-        f"The {top} hardest negatives: similarity to the hardest of them.",
-    )
+            to_hardest.append(NamedSample(modality, between.numpy()))
+    samples = {"query": to_query, "hardest negative": to_hardest}
     numbers = [
-        _similarity_numbers(sample, to, level) for to, some in samples.items() for sample in some
+        _similarity_numbers(each, to, level) for to, some in samples.items() for each in some
     ]
-    rows = tuple(
-        cells(
-            figures["of"],
-            figures["to"],
-            figures["count"],
-            (figures["median"], ".3f"),
-            f"{figures['percent_below']:.1f}\u00a0%",
-        )
-        for figures in numbers
+    below = {(one["to"], one["of"]): one["percent_below"] for one in numbers}
+    words = (
+        f"Of the {top} hardest negatives {below['query', f'images, top {top}']:.0f} % of the "
+        f"images and {below['query', f'texts, top {top}']:.0f} % of the texts score below {level:g}"
     )
+    if len(to_hardest) == 2:
+        words += (
+            f"; {below['hardest negative', 'images']:.0f} % and "
+            f"{below['hardest negative', 'texts']:.0f} % are less similar than that to the hardest"
+        )
+    captions = {
+        "query": f"The hardest and the {top} hardest negatives: similarity to the query.",
+        "hardest negative": f"The {top} hardest negatives: similarity to the hardest of them.",
+    }
+    columns: dict[str, Column] = {
+        "negatives": "of",
+        "similarity to the": "to",
+        "how many": "count",
+        "median": ("median", ".3f"),
+        f"below {level:g}": lambda one: f"{one['percent_below']:.1f}\u00a0%",
+    }
     note = (
         "To the query: scores over the unit of the model's score. To the hardest negative: cosines "
-        "of a query's hardest negative with its others, within one modality."
+        f"of a query's hardest negative with its others, within one modality.{_bag_note(bags=bags)}"
     )
-    head = "negatives", "similarity to the", "how many", "median", f"below {level:g}"
-    _, of_texts, among_texts = similarities["texts"]
-    _, of_images, among_images = similarities["images"]
-    words = (
-        f"Of the {top} hardest negatives {share_below(of_images, level):.0f} % of the images and "
-        f"{share_below(of_texts, level):.0f} % of the texts score below {level:g}"
-    )
-    if len(among_images) and len(among_texts):
-        words += (
-            f"; {share_below(among_images, level):.0f} % and "
-            f"{share_below(among_texts, level):.0f} % are less similar than that to the hardest"
-        )
     return Analysis(
         title="Similarities of negatives",
         headline=f"{words}.",
@@ -292,11 +278,11 @@ def quantiles(
             f"{describe_protocol(dataset, scorers)}; the {top} hardest negatives of each query"
         ),
         figures=tuple(
-            cumulative(some, level, f"similarity to the {to}", to.split()[0], caption)
-            for (to, some), caption in zip(samples.items(), captions)
+            cumulative(some, level, f"similarity to the {to}", to.split()[0], captions[to])
+            for to, some in samples.items()
             if some
         ),
-        tables=(TableBlock("Similarities", head, rows, f"{note}{_bag_note(bags=bags)}"),),
+        tables=(table("Similarities", numbers, columns, note),),
         numbers={
             "models": [model],
             "top": top,
@@ -330,15 +316,14 @@ LABELLED = 5  # nearest negatives
 PERPLEXITY = 30.0
 EXACT = 500  # points at most; more would take minutes, so their gradients are approximated
 _SPREAD = 1e-4  # of the first axis where t-SNE begins; more would hold points where they are
-_MAP_SIDES = {"i2t": ("image", "texts"), "t2i": ("text", "images")}
+_MAP_SIDES: dict[Direction, tuple[str, str]] = {
+    "i2t": ("image", "texts"),
+    "t2i": ("text", "images"),
+}
 
 
 def principal_components(vectors: Tensor) -> Tensor:
-    """(N, 2) first two principal components, each with its largest weight positive.
-
-    Args:
-        vectors: (N, D).
-    """
+    """(N, 2) first two principal components of (N, D), each with its largest weight positive."""
     centred = vectors.double() - vectors.double().mean(0)
     _, _, axes = torch.linalg.svd(centred, full_matrices=False)
     axes = axes[:2]
@@ -349,15 +334,11 @@ def principal_components(vectors: Tensor) -> Tensor:
 
 
 def tsne(vectors: Tensor, *, perplexity: float = PERPLEXITY) -> Tensor:
-    """(N, 2) t-SNE of Euclidean distances; principal components of fewer than 4 points.
+    """(N, 2) t-SNE of (N, D) by Euclidean distances; principal components below 4 points.
 
     Van der Maaten and Hinton, "Visualizing Data using t-SNE", JMLR 9 (2008). It starts from
     principal components and is deterministic up to `EXACT` points; with more it may depend on the
-    number of threads.
-
-    Args:
-        vectors: (N, D).
-        perplexity: effective number of neighbours; at most a third of the other points.
+    number of threads. The perplexity is at most a third of the other points.
     """
     from sklearn.manifold import TSNE
 
@@ -412,13 +393,8 @@ def neighbourhood(
 ) -> Neighbourhood:
     """Find the positives and the nearest negatives of a query, and place them in the plane.
 
-    Args:
-        members: models with their encodings; vectors of an ensemble are concatenated.
-        text_to_image: (T,) image of each text, -1 for none.
-        direction: "i2t", the query is an image, or "t2i".
-        row: of the query.
-        negatives: number of negatives; at most all.
-        method: one of `METHODS`.
+    The vectors of an ensemble are concatenated; there are at most `negatives` negatives, and
+    `method` is one of `METHODS`.
 
     Raises:
         ValueError: `text_to_image` does not fit the encodings, the query has no negative, or images
@@ -454,38 +430,39 @@ def neighbourhood(
     vectors = torch.cat([query_vectors, around])
     _, project = METHODS[method]
     cosines, edge = vectors @ vectors.T, 1 + len(true)
-    among = cosines[edge:, edge:][~torch.eye(len(wrong), dtype=torch.bool)]
-    means = {
-        name: some.mean().item() if len(some) else None
-        for name, some in (
-            ("to_true", cosines[0, 1:edge]),
-            ("to_wrong", cosines[0, edge:]),
-            ("among_wrong", among),
-        )
+    pairs = {
+        "to_true": cosines[0, 1:edge],
+        "to_wrong": cosines[0, edge:],
+        "among_wrong": cosines[edge:, edge:][~torch.eye(len(wrong), dtype=torch.bool)],
     }
+    means = {name: some.mean().item() if len(some) else None for name, some in pairs.items()}
     return Neighbourhood(direction, row, true, wrong, project(vectors), means)
 
 
+@analysis(
+    "map",
+    "counterfoil papers analyse map runs/mine/online --data my-photos/ --output map.html",
+    check=lambda context: refuse_without(context, "query", ("count", "seed"), alone=True),
+)
 def maps(
-    model: str,
+    model: OneModel,
     source: DataSource,
-    *,
-    split: str = "test",
-    query: Sequence[str] = (),
-    count: int = 1,
-    negatives: int = 100,
-    method: str = "tsne",
-    seed: int = 0,
+    split: Split = "test",
+    query: Query = None,
+    count: Count = 1,
+    negatives: Annotated[int, typer.Option(min=1, help="Negatives on each map.")] = 100,
+    method: Annotated[str, typer.Option(help="`tsne` or `pca`.")] = "tsne",
+    seed: Seed = 0,
 ) -> Analysis:
-    """Draw embeddings of queries, their positives and their nearest negatives (Figure 1b).
+    """Draw a map of queries, their positives and their nearest negatives (Figure 1b).
 
-    Queries are captions of the split and ids of its images; without any, `count` images and as many
-    captions are drawn. The maps themselves are deterministic.
+    Without a query, `count` images and as many captions are drawn.
     """
     if method not in METHODS:
         raise ValueError(unknown_name(method, list(METHODS), "a way to draw a map"))
     dataset = source.split(split)
-    rows = [find_query(text, dataset) for text in query] or _random_queries(dataset, count, seed)
+    rows = [find_query(text, dataset) for text in query or ()]
+    rows = rows or _random_queries(dataset, count, seed)
     scorers = open_scorers([model])
     members = scorers[0].on(dataset)
     around = [
@@ -493,38 +470,37 @@ def maps(
         for side, row in rows
     ]
     sampling, bags = None if query else seed, holds_bags(members)
-    cosines = [(_MAP_SIDES[item.direction][0], item.cosines["among_wrong"]) for item in around]
     words = [
-        f"{side} {place}: {cosine:.2f}"
-        for place, (side, cosine) in enumerate(cosines, 1)
-        if cosine is not None
+        f"{_MAP_SIDES[each.direction][0]} {place}: {cosine:.2f}"
+        for place, each in enumerate(around, 1)
+        if (cosine := each.cosines["among_wrong"]) is not None
     ]
-    shown = [_show_map(item, dataset, f"map-{place}") for place, item in enumerate(around)]
-    legend = "Letters and numbers are those beside the points; distances on a map are no scores."
-    table = tuple(
-        cells(
-            numbers["query"],
-            len(item.true),
-            len(item.wrong),
-            *((cosine, ".3f") for cosine in item.cosines.values()),
-        )
-        for item, (_, _, numbers) in zip(around, shown)
+    figures, cards, numbers = zip(
+        *(_show_map(each, dataset, f"map-{place}") for place, each in enumerate(around))
     )
-    head = "query", "true", "wrong", "query to true", "query to wrong", "among wrong"
+    columns: dict[str, Column] = {
+        "query": "query",
+        "true": lambda one: len(one["true"]),
+        "wrong": lambda one: len(one["wrong"]),
+        "query to true": lambda one: (one["cosines"]["to_true"], ".3f"),
+        "query to wrong": lambda one: (one["cosines"]["to_wrong"], ".3f"),
+        "among wrong": lambda one: (one["cosines"]["among_wrong"], ".3f"),
+    }
+    legend = "Letters and numbers are those beside the points; distances on a map are no scores."
     note = f"Between the vectors, not on the map.{_bag_note(bags=bags)}"
     return Analysis(
         title="Maps of embeddings",
         headline=f"Mean cosine of two of a query's nearest wrong counterparts: {', '.join(words)}.",
         protocol=f"{describe_protocol(dataset, scorers, seed=sampling)}; {METHODS[method][0]}",
-        figures=tuple(figure for figure, _, _ in shown),
-        tables=(TableBlock("Mean cosines", head, table, note),),
-        sections=(CardSection("On the maps", legend, tuple(card for _, card, _ in shown)),),
+        figures=figures,
+        tables=(table("Mean cosines", numbers, columns, note),),
+        sections=(CardSection("On the maps", legend, cards),),
         numbers={
             "models": [model],
             "method": method,
             "seed": sampling,
             "bags": bags,
-            "maps": [numbers for _, _, numbers in shown],
+            "maps": list(numbers),
         },
     )
 
@@ -613,40 +589,88 @@ def _show_map(
     return figure, ExampleCard(query(dataset, row), "", columns), numbers
 
 
-# -- Figure 3a: students, teachers and their ensembles --------------------------------------------
+# -- Figure 3a: students and teachers; Table 3, Figure 4: numbers of teachers, sizes of batches ----
 
 
-def student(folders: Sequence[Path]) -> Analysis:
-    """Compare single models, their ensemble and the student they taught, by run (Figure 3a).
+class _Line(NamedTuple):
+    """An evaluation as a row of a table and a point of a figure."""
+
+    group: str
+    label: str
+    evaluation: FinishedEvaluation
+    at: int = 0
+    difference: str = ""  # of the student from this
+    p: str = ""
+
+    def point(self, place: int = 0) -> ResultPoint:
+        """RSum with its interval; at place 1 and 2 its halves, i2t and t2i."""
+        report = self.evaluation.report
+        span = sums(report)[place]
+        value = (report.rsum, report.i2t.total, report.t2i.total)[place]
+        return ResultPoint(self.label, value, span.low, span.high, self.group, self.at)
+
+    def numbers(self) -> dict[str, Any]:
+        """JSON-ready form, with intervals of RSum and of its halves."""
+        one = self.evaluation
+        total, i2t, t2i = sums(one.report)
+        return {
+            "run": one.run,
+            "models": list(one.models),
+            "teachers": list(one.teachers),
+            "seeds": list(one.seeds),
+            "batch": one.batch,
+            "intervals": {"rsum": total, "i2t": i2t, "t2i": t2i},
+            "result": one.report,
+        }
+
+    def total(self) -> str:
+        """RSum with its interval."""
+        value = self.point()
+        return format_interval(value.value, value.low, value.high)
+
+
+_RESULT: dict[str, Column] = {
+    "model": lambda line: " + ".join(line.evaluation.models),
+    "scored by": lambda line: line.evaluation.describe(),
+    "RSum": _Line.total,
+    "i2t": lambda line: line.evaluation.report.i2t.total,
+    "t2i": lambda line: line.evaluation.report.t2i.total,
+}
+_HALVES = "i2t and t2i are the two halves of RSum; their intervals are in the JSON."
+
+
+@analysis(
+    "student",
+    "counterfoil papers analyse student runs/ndgl/gpo-scenes runs/ndgl/chan-scenes "
+    "--output page.html",
+)
+def student(folders: Runs) -> Analysis:
+    """Compare students with their teachers and the ensemble of teachers (Figure 3a).
 
     Each run must have evaluated a student and at least one of its teachers.
     """
     evaluations = finished_evaluations(folders)
     students = list(_students(evaluations))
     for run in dict.fromkeys(evaluation.run for evaluation in evaluations):
-        if not any(student_evaluation.run == run for *_, student_evaluation in students):
+        if not any(own.run == run for *_, own in students):
             raise ValueError(
                 f"{run} has measured no student beside a teacher of its own; name runs of the "
                 "recipe ndgl"
             )
-    points, rows, words, numbers, every = [], [], [], [], []
+    lines: list[_Line] = []
+    words, numbers = [], []
     for name, teachers, ensemble, own in students:
         labels = [f"teacher {place}" for place in range(1, len(teachers) + 1)]
-        labels += ["ensemble of the teachers"] if ensemble else []
-        others = [*teachers, *([ensemble] if ensemble else [])]
-        every += [*others, own]
-        points += [
-            _sum_point(label, evaluation, group=name)
-            for label, evaluation in zip([*labels, "student"], [*others, own])
-        ]
+        others = dict(zip(labels, teachers))
+        others |= {"ensemble of the teachers": ensemble} if ensemble else {}
         # the last comparison is that of RSum
-        changes = [compare(other.report, own.report)[-1] for other in others]
+        changes = [compare(other.report, own.report)[-1] for other in others.values()]
         spans = [f"{signed(c.interval.low)} to {signed(c.interval.high)}" for c in changes]
-        rows += [
-            (*_sum_cells(name, other), f"{signed(c.difference)} ({span})", chance(c.p))
-            for other, c, span in zip(others, changes, spans)
+        measured = [
+            _Line(name, *other, difference=f"{signed(c.difference)} ({span})", p=chance(c.p))
+            for other, c, span in zip(others.items(), changes, spans)
         ]
-        rows.append((*_sum_cells(name, own), "", ""))
+        lines += [*measured, taught := _Line(name, "student", own)]
         parts = [f"{name}: the student reaches RSum {own.report.rsum:.1f}"]
         if teachers:
             mean = sum(teacher.report.rsum for teacher in teachers) / len(teachers)
@@ -660,24 +684,29 @@ def student(folders: Sequence[Path]) -> Analysis:
         numbers.append(
             {
                 "name": name,
-                "teachers": [_evaluation_numbers(teacher) for teacher in teachers],
-                "ensemble": _evaluation_numbers(ensemble) if ensemble else None,
-                "student": _evaluation_numbers(own),
-                "differences": {" + ".join(o.models): c for o, c in zip(others, changes)},
+                "teachers": [line.numbers() for line in measured[: len(teachers)]],
+                "ensemble": measured[-1].numbers() if ensemble else None,
+                "student": taught.numbers(),
+                "differences": {" + ".join(o.models): c for o, c in zip(others.values(), changes)},
             }
         )
     note = (
-        "i2t and t2i are the two halves of RSum; their intervals are in the JSON. Student − this: "
-        "with a 95 % interval, both drawn alike; p: the chance of so large a difference when the "
-        "two exchange their answers image by image (sign flips)."
+        f"{_HALVES} Student − this: with a 95 % interval, both drawn alike; p: the chance of so "
+        "large a difference when the two exchange their answers image by image (sign flips)."
     )
-    head = "run", "model", "scored by", "RSum", "i2t", "t2i", "student − this", "p"
+    points = [line.point() for line in lines]
+    columns: dict[str, Column] = {
+        "run": "group",
+        **_RESULT,
+        "student − this": "difference",
+        "p": "p",
+    }
     return Analysis(
         title="Students, teachers and their ensembles",
         headline=" ".join(words),
-        protocol=common_setting(every),
+        protocol=common_setting([line.evaluation for line in lines]),
         figures=(grouped_bars(points, "RSum", "student", "Models alone, together, and taught."),),
-        tables=(TableBlock("Single models, ensembles and students", head, tuple(rows), note),),
+        tables=(table("Single models, ensembles and students", lines, columns, note),),
         numbers={"students": numbers},
     )
 
@@ -702,39 +731,6 @@ def _students(
             yield name, alone, together[0] if together else None, evaluation
 
 
-def _sum_point(
-    series: str, evaluation: FinishedEvaluation, place: int = 0, group: str = "", at: float = 0
-) -> ResultPoint:
-    """RSum with its interval; at place 1 and 2 its halves, i2t and t2i."""
-    report, span = evaluation.report, sums(evaluation.report)[place]
-    value = (report.rsum, report.i2t.total, report.t2i.total)[place]
-    return ResultPoint(series, value, span.low, span.high, group, at)
-
-
-def _sum_cells(group: str, evaluation: FinishedEvaluation) -> tuple[str, ...]:
-    """Group, model, scorers, and RSum with its halves."""
-    span, report = sums(evaluation.report)[0], evaluation.report
-    total = format_interval(report.rsum, span.low, span.high)
-    scored_by = " + ".join(evaluation.models), evaluation.describe()
-    return cells(group, *scored_by, total, report.i2t.total, report.t2i.total)
-
-
-def _evaluation_numbers(evaluation: FinishedEvaluation) -> dict[str, Any]:
-    """JSON-ready form, with intervals of RSum and of its halves."""
-    total, i2t, t2i = sums(evaluation.report)
-    return {
-        "run": evaluation.run,
-        "models": list(evaluation.models),
-        "teachers": list(evaluation.teachers),
-        "seeds": list(evaluation.seeds),
-        "batch": evaluation.batch,
-        "intervals": {"rsum": total, "i2t": i2t, "t2i": t2i},
-        "result": evaluation.report,
-    }
-
-
-# -- Table 3 and Figure 4: results against the number of teachers or the batch size ---------------
-
 _QUANTITIES = {  # title, label of the axis, name in an error, comparison that varies it
     "teachers": ("The number of teachers", "models", "number of teachers", "teachers"),
     "batch": ("The size of a batch", "batch size", "batch size", "batches"),
@@ -742,52 +738,65 @@ _QUANTITIES = {  # title, label of the axis, name in an error, comparison that v
 _NUMBERED = re.compile(r"(-of)?-\d+$")
 
 
-def against(quantity: str, folders: Sequence[Path]) -> Analysis:
-    """Draw results against a number in which trainings differ (Table 3, Figure 4).
+@analysis(
+    "against",
+    "counterfoil papers analyse against teachers runs/ndgl/teachers/chan-scenes --output page.html",
+    "counterfoil papers analyse against batch runs/ndgl/batches/chan-scenes --output batches.html",
+)
+def against(
+    quantity: Annotated[str, typer.Argument(help="`teachers` or `batch`.")], folders: Runs
+) -> Analysis:
+    """Draw results against the number of teachers, or against the batch size (Table 3, Figure 4).
 
-    The quantity is "teachers", the number of models that taught a student or are averaged in an
-    ensemble, or "batch". Models are a series if the names of their stages differ only in a number
-    at the end, as ``student-of-1`` and ``student-of-2``.
+    Teachers are the models that taught a student or are averaged in an ensemble. Models are a
+    series if the names of their stages differ only in a number at the end, as ``student-of-1`` and
+    ``student-of-2``.
     """
     if quantity not in _QUANTITIES:
         raise ValueError(unknown_name(quantity, list(_QUANTITIES), "a number to draw against"))
     title, label, name, compared = _QUANTITIES[quantity]
     evaluations = finished_evaluations(folders)
-    place = _by_teachers if quantity == "teachers" else _by_batch
-    points = [
-        (f"{evaluation.run} {series}" if len(folders) > 1 else series, at, evaluation)
-        for series, at, evaluation in place(evaluations)
+    placed = _by_teachers(evaluations) if quantity == "teachers" else _by_batch(evaluations)
+    lines = [
+        _Line("", f"{one.run} {series}" if len(folders) > 1 else series, one, at)
+        for series, at, one in placed
     ]
-    points.sort(key=lambda point: point[:2])
-    if len({at for _, at, _ in points}) < 2:
-        values = f"only the {name} {points[0][1]}" if points else f"no {name}"
+    lines.sort(key=lambda line: (line.label, line.at))
+    if len({line.at for line in lines}) < 2:
+        values = f"only the {name} {lines[0].at}" if lines else f"no {name}"
         raise ValueError(
             f"what {', '.join(map(str, folders))} measured has {values}, and a curve needs at "
             f"least two; name runs of `ndgl --compare {compared}`"
         )
     words = []
-    for series in dict.fromkeys(series for series, *_ in points):
+    for series in dict.fromkeys(line.label for line in lines):
         ends = [
-            f"{evaluation.report.rsum:.1f} at {at:,}"
-            for own, at, evaluation in points
-            if own == series
+            f"{each.evaluation.report.rsum:.1f} at {each.at:,}"
+            for each in lines
+            if each.label == series
         ]
         words.append(f"{series} {' and '.join(dict.fromkeys((ends[0], ends[-1])))}")
-    rows = tuple((f"{at:,}", *_sum_cells(series, evaluation)) for series, at, evaluation in points)
-    head = label, "series", "model", "scored by", "RSum", "i2t", "t2i"
-    note = "i2t and t2i are the two halves of RSum; their intervals are in the JSON."
+    sides = {
+        "RSum": ("RSum", "Both ways."),
+        "i2t": ("sum of recalls, i2t", "Image to text."),
+        "t2i": ("sum of recalls, t2i", "Text to image."),
+    }
     return Analysis(
         title=title,
         headline=f"RSum by {label}: {'; '.join(words)}.",
-        protocol=common_setting([evaluation for *_, evaluation in points]),
-        figures=tuple(_series_figures(points, label, log=quantity == "batch")),
-        tables=(TableBlock("Results", head, rows, note),),
+        protocol=common_setting([line.evaluation for line in lines]),
+        figures=tuple(
+            result_curves(
+                [line.point(place) for line in lines],
+                *(whole, label, key.lower(), caption),
+                log=quantity == "batch",
+            )
+            for place, (key, (whole, caption)) in enumerate(sides.items())
+        ),
+        tables=(table("Results", lines, {label: "at", "series": "label", **_RESULT}, _HALVES),),
         numbers={
             "against": quantity,
-            "lines": [
-                {"series": series, "at": at, **_evaluation_numbers(evaluation)}
-                for series, at, evaluation in points
-            ],
+            "lines": [{"series": line.label, "at": line.at, **line.numbers()} for line in lines],
         },
     )
 
@@ -815,13 +824,3 @@ def _by_batch(
 
 def _series(model: str) -> str:
     return _NUMBERED.sub("", model) or model
-
-
-def _series_figures(
-    placed: Sequence[tuple[str, int, FinishedEvaluation]], label: str, *, log: bool
-) -> Iterator[Figure]:
-    sides = ("RSum", "Both ways."), ("i2t", "Image to text."), ("t2i", "Text to image.")
-    for place, (name, caption) in enumerate(sides):
-        points = [_sum_point(series, each, place, at=at) for series, at, each in placed]
-        whole = name if name == "RSum" else f"sum of recalls, {name}"
-        yield result_curves(points, whole, label, name.lower(), caption, log=log)

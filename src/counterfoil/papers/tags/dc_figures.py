@@ -1,21 +1,19 @@
-"""Analyses of TAGS-DC (https://arxiv.org/abs/2111.03349): section 4.4, Table 3 and Figure 4.
-
-Each of `words`, `caption_fluency` and `cases` makes one figure or table, as those of
-`counterfoil.papers.tags.figures` do.
-"""
+"""Figures of TAGS-DC (https://arxiv.org/abs/2111.03349): section 4.4, Table 3 and Figure 4."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, final
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, final
 
 import torch
+import typer
 from torch import Tensor
 from torch.nn.functional import pad
 
+from counterfoil.cli.options import Models, OneModel, Seed, Split
 from counterfoil.core import distributed
 from counterfoil.core.types import WordHead, WordHeadModel, WordSlots
 from counterfoil.data.processor import ProcessedDataset
@@ -40,31 +38,23 @@ from counterfoil.evaluation.language_models import (
     ngram_log_probs,
 )
 from counterfoil.model import Model, load_model
-from counterfoil.papers.tags.figures import (
+from counterfoil.papers.analyses import Anchors, GenerationOptions, Stores, analysis
+from counterfoil.papers.tags.captions import (
     INTERVALS,
-    KEPT,
-    MASK_REFILL,
     StoredCaptions,
     caption_generator,
-    describe_generation,
     draw_captions,
+    first_of_images,
     open_stores,
     score_captions,
 )
-from counterfoil.papers.tags.generation import MaskRefill, check_heads
+from counterfoil.papers.tags.generation import check_heads
 from counterfoil.papers.tags.generator import GeneratedItems
 from counterfoil.papers.tags.inputs import GeneratorInputs
 from counterfoil.papers.tags.scoring import PairInputs, read_in_parts
-from counterfoil.pipelines.publishing import (
-    Analysis,
-    Scorer,
-    cells,
-    describe_models,
-    format_share,
-    open_scorers,
-    share_point,
-)
 from counterfoil.pipelines.run import DataSource
+from counterfoil.pipelines.scorers import Scorer, describe_models, open_scorers
+from counterfoil.report.analysis import Analysis, Column, cells, table
 from counterfoil.report.figures import dot_plot, doubt_histograms, grouped_bars
 from counterfoil.report.page import (
     CardColumn,
@@ -211,9 +201,7 @@ def _any_token(predictions: WordPredictions, tokens: Tensor) -> Tensor:
     )
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(NamedTuple):
     """Accuracy of words in one reading of the paper."""
 
     task: Task
@@ -222,22 +210,30 @@ class _Reading:
     hardest: Share  # over the hardest of each caption
     idle: float | None  # percent right without any doubt or change; None if nothing counts
 
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers by name."""
+        return self._asdict()
 
+
+@analysis(
+    "words",
+    "counterfoil papers analyse words runs/tags-dc/uniter-scenes/tags-dc "
+    "--data scenes:features=regions --output words.html",
+)
 def words(
-    model: str,
+    model: OneModel,
     source: DataSource,
-    *,
-    split: str = "test",
-    anchors: int = 200,
-    writer: str | None = None,
-    mask_refill: MaskRefill = MASK_REFILL,
-    keep: int = KEPT,
-    seed: int = 0,
+    generation: GenerationOptions,
+    split: Split = "test",
+    anchors: Anchors = 200,
+    writer: Annotated[
+        str | None, typer.Option(help="Model that generates captions; default the model itself.")
+    ] = None,
+    seed: Seed = 0,
 ) -> Analysis:
-    """Measure how well a model finds and corrects the wrong words of generated captions.
+    """Measure how well a model finds and corrects wrong words of generated captions (section 4.4).
 
-    They are generated of `anchors` captions by the model itself, or by a writer that reads the
-    same tokens. Every reading is measured that the model has heads for.
+    A writer reads the same tokens. Every reading is measured that the model has heads for.
     """
     dataset = source.split(split)
     scorers = open_scorers([model] if writer in (None, model) else [model, writer or model])
@@ -245,8 +241,8 @@ def words(
         scorer.check_reads()
     reader, author = scorers[0].single(), scorers[-1].single()
     _check_same_tokens(reader, author)
-    rows = draw_captions(dataset, anchors, torch.Generator().manual_seed(seed))
-    generator = caption_generator(author, dataset, mask_refill, keep, seed)
+    rows = draw_captions(dataset, anchors, seed)
+    generator = caption_generator(author, dataset, generation, seed)
     processor = reader.process(dataset)
     parts, answers = [], []
     for part in generator.items(rows):
@@ -262,20 +258,37 @@ def words(
     images = dataset.text_to_image[torch.cat([part.rows for part in parts])]
     first = (torch.cat([part.place for part in parts]) == 0).nonzero().squeeze(1)
     readings = _readings(read, images, first, seed)
+    by_task = {task: [one for one in readings if one.task == task] for task in _TITLES}
+    columns: dict[str, Column] = {
+        "of": "of",
+        "count": lambda one: one.all.count,
+        "right, %": "all",
+        "hardest, %": "hardest",
+        "nothing doubted, %": "idle",
+    }
+    note = (
+        "Tokens: without special ones unless stated. Hardest: of each caption, the generated "
+        "one that its generator scores highest. Nothing doubted: accuracy if no word is "
+        "doubted or changed. In brackets 95 % intervals.\n"
+        "The paper reports {} on Flickr30K, by a definition that it does not state."
+    )
     by = f", written by {scorers[1].name}: {scorers[1].describe()}" if len(scorers) > 1 else ""
     return Analysis(
         title="Words doubted and corrected",
         headline=_words_headline(readings),
         protocol=(
             f"{dataset.name} {dataset.split_name}: {len(images):,} captions written for "
-            f"{len(rows):,} captions of different images "
-            f"({describe_generation(mask_refill, keep)}{by}); a word is "
+            f"{len(rows):,} captions of different images ({generation.describe()}{by}); a word is "
             f"doubted that is right with {THRESHOLD:g} or less; {scorers[0].describe()}; sampling "
             f"seed {seed}; {INTERVALS}"
         ),
         seed=seed,
-        figures=tuple(_word_figures(readings, read)),
-        tables=tuple(_word_tables(readings)),
+        figures=tuple(_word_figures(by_task, read)),
+        tables=tuple(
+            table(_TITLES[task], some, columns, note.format(_PAPER[task]))
+            for task, some in by_task.items()
+            if some
+        ),
         numbers={"model": model, "writer": writer or model, "readings": readings},
     )
 
@@ -346,42 +359,21 @@ def _readings(read: WordPredictions, images: Tensor, first: Tensor, seed: int) -
     ]
 
 
-def _word_figures(readings: Sequence[_Reading], read: WordPredictions) -> Iterator[Figure]:
+def _word_figures(
+    by_task: Mapping[Task, Sequence[_Reading]], read: WordPredictions
+) -> Iterator[Figure]:
     if read.right is not None:
         same = read.written == read.original
         right = read.right[read.counted].numpy()
         yield doubt_histograms(right, same[read.counted].numpy(), THRESHOLD)
-    for task, title in _TITLES.items():
+    for task, readings in by_task.items():
         points = [
-            share_point(series, share, group=reading.of, baseline=reading.idle)
-            for reading in readings
-            if reading.task == task
-            for series, share in (
-                ("all", reading.all),
-                ("hardest of each caption", reading.hardest),
-            )
+            share.point(series, group=one.of, baseline=one.idle)
+            for one in readings
+            for series, share in (("all", one.all), ("hardest of each caption", one.hardest))
         ]
         if points:
-            yield dot_plot(points, "right, %", task, f"{title}.", "nothing doubted")
-
-
-def _word_tables(readings: Sequence[_Reading]) -> Iterator[TableBlock]:
-    head = "of", "count", "right, %", "hardest, %", "nothing doubted, %"
-    for task, title in _TITLES.items():
-        rows = tuple(
-            cells(reading.of, reading.all.count, reading.all, reading.hardest, reading.idle)
-            for reading in readings
-            if reading.task == task
-        )
-        note = (
-            "Tokens: without special ones unless stated. Hardest: of each caption, the generated "
-            "one that its generator scores highest. Nothing doubted: accuracy if no word is "
-            "doubted or changed. In brackets 95 % intervals.\n"
-            f"The paper reports {_PAPER[task]} on Flickr30K, by a definition that it does not "
-            "state."
-        )
-        if rows:
-            yield TableBlock(title, head, rows, note)
+            yield dot_plot(points, "right, %", task, f"{_TITLES[task]}.", "nothing doubted")
 
 
 def _words_headline(readings: Sequence[_Reading]) -> str:
@@ -398,27 +390,36 @@ def _words_headline(readings: Sequence[_Reading]) -> str:
 
 # -- Table 3: perplexity of generated captions ----------------------------------------------------
 
-_TABLE_3 = (  # by GPT-2
-    "captions 51.13, TAGS-DC, written 87.63, TAGS-DC, corrected 70.87, VSE-C, rules 292.76"
-)
 LanguageModel: TypeAlias = Callable[[Sequence[str]], CaptionLogProbs]
 
 
+@analysis(
+    "fluency",
+    "counterfoil papers analyse fluency written/ rules/ --data scenes --output fluency.html",
+    "counterfoil papers analyse fluency written/ --each 1 --lm gpt2 "
+    "--data flickr8k/ --output f.html",
+    "counterfoil papers analyse fluency written/ --corrector runs/tags-dc/uniter-scenes/tags-dc "
+    "--data scenes:features=regions --output fluency.html",
+)
 def caption_fluency(
-    stores: Sequence[Path],
+    stores: Stores,
     source: DataSource,
-    *,
-    lm: str | None = None,
-    each: int | None = None,
-    corrector: str | None = None,
-    seed: int = 0,
+    lm: Annotated[
+        str | None,
+        typer.Option(
+            help="Causal language model, folder or HF name; default n-grams trained here."
+        ),
+    ] = None,
+    each: Annotated[
+        int | None,
+        typer.Option(min=1, help="Generated captions of each caption, the first; default all."),
+    ] = None,
+    corrector: Annotated[
+        str | None, typer.Option(help="Model that corrects the captions, to measure them again.")
+    ] = None,
+    seed: Seed = 0,
 ) -> Analysis:
-    """Compare the perplexity of generated captions with that of their originals (Table 3).
-
-    By a causal language model, or by n-grams of the training captions of all images but those that
-    are measured. Of each caption the first `each` generated ones count, by default all. A corrector
-    corrects the words it doubts, after which the captions are measured again.
-    """
+    """Compare the perplexity of generated captions with that of their originals (Table 3)."""
     opened = open_stores(stores, source)
     model = load_model(corrector) if corrector else None
     if model and not (has_doubt_head(model.model) and has_correction_head(model.model)):
@@ -439,9 +440,31 @@ def caption_fluency(
         subset_note += f"words that {corrector} doubts with {DOUBT_THRESHOLD:g} or more corrected; "
     dataset = opened[0].dataset
     points = [
-        share_point(part, part_fluency.typical, group=name)
+        part_fluency.typical.point(part, group=name)
         for name, (parts, _) in lines.items()
         for part, part_fluency in parts.items()
+    ]
+    columns: dict[str, Column] = {
+        "": lambda one: one[0],
+        "captions": lambda one: one[1].captions,
+        "perplexity": lambda one: (one[1].typical, ",.1f"),
+        "mean of captions": lambda one: (one[1].mean, ",.1f"),
+        "of all tokens": lambda one: (one[1].whole, ",.1f"),
+        "times the captions": lambda one: (one[1].times, ".2f") if one[1].times else "",
+    }
+    note = (
+        "Lower is more fluent. Perplexity: exp of the mean, over captions, of the mean negative "
+        "log probability of a token; beside it the mean of the captions' own perplexities, and "
+        "that of all tokens together. Times: the first, divided by that of the captions that these "
+        "were made of. In brackets 95 % intervals: pictures drawn anew with all their captions, "
+        "1,000 times.\nTable 3 of TAGS-DC has, by GPT-2 and with details not reported: captions "
+        "51.13, TAGS-DC, written 87.63, TAGS-DC, corrected 70.87, VSE-C, rules 292.76."
+    )
+    records = [
+        (f"{line}: {name}", part)
+        for line, parts in lines.items()
+        for some in parts
+        for name, part in some.items()
     ]
     return Analysis(
         title="Fluency of written captions",
@@ -452,7 +475,7 @@ def caption_fluency(
         ),
         seed=seed,
         figures=(grouped_bars(points, "perplexity", "fluency", "Lower is more fluent."),),
-        tables=(_fluency_table(lines),),
+        tables=(table("Perplexity", records, columns, note),),
         numbers={
             "seed": seed,
             "lm": lm,
@@ -559,32 +582,11 @@ def _fluency_line(
     return parts, kinds
 
 
-def _fluency_table(
-    lines: Mapping[str, tuple[Mapping[str, Fluency], Mapping[str, Fluency]]],
-) -> TableBlock:
-    rows = []
-    for line, (parts, kinds) in lines.items():
-        for name, part_fluency in (*parts.items(), *kinds.items()):
-            values = part_fluency.typical, part_fluency.mean, part_fluency.whole
-            times = (part_fluency.times, ".2f") if part_fluency.times else ""
-            shown = ((value, ",.1f") for value in values)
-            rows.append(cells(f"{line}: {name}", part_fluency.captions, *shown, times))
-    head = "", "captions", "perplexity", "mean of captions", "of all tokens", "times the captions"
-    note = (
-        "Lower is more fluent. Perplexity: exp of the mean, over captions, of the mean negative "
-        "log probability of a token; beside it the mean of the captions' own perplexities, and "
-        "that of all tokens together. Times: the first, divided by that of the captions that these "
-        "were made of. In brackets 95 % intervals: pictures drawn anew with all their captions, "
-        f"1,000 times.\nTable 3 of TAGS-DC has, by GPT-2 and with details not reported: {_TABLE_3}."
-    )
-    return TableBlock("Perplexity", head, tuple(rows), note)
-
-
 def _fluency_headline(name: str, parts: Mapping[str, Fluency]) -> str:
     text = (
         f"{name}: captions have perplexity {parts['captions'].typical.value:,.1f}, what was "
         f"written {parts['written'].typical.value:,.1f}, "
-        f"{format_share(parts['written'].times, '.2f')} times as much"
+        f"{cells((parts['written'].times, '.2f'))[0]} times as much"
     )
     if "corrected" in parts:
         text += f"; corrected {parts['corrected'].typical.value:,.1f}"
@@ -620,41 +622,36 @@ def choose_cases(
         the first; where the first does; drawn from the rest.
     """
     used: set[int] = set()
-
-    def first(rows: Iterable[int]) -> list[int]:
-        """The first rows of images that were not used."""
-        chosen: list[int] = []
-        for row in rows:
-            image = int(images[row])
-            if len(chosen) < count and image not in used:
-                used.add(image)
-                chosen.append(row)
-        return chosen
-
+    of, rng = images.tolist(), torch.Generator().manual_seed(seed)
     down = gaps.argsort(descending=True, stable=True).tolist()
     up = gaps.argsort(stable=True).tolist()
-    shuffled = torch.randperm(len(gaps), generator=torch.Generator().manual_seed(seed)).tolist()
+    shuffled = torch.randperm(len(gaps), generator=rng).tolist()
     return (
-        first(row for row in down if gaps[row] > 0),
-        first(row for row in up if gaps[row] < 0),
-        first(shuffled),
+        first_of_images((row for row in down if gaps[row] > 0), of, count, used),
+        first_of_images((row for row in up if gaps[row] < 0), of, count, used),
+        first_of_images(shuffled, of, count, used),
     )
 
 
+@analysis(
+    "cases",
+    "counterfoil papers analyse cases runs/tags/hard runs/tags-dc/tags-dc --written written/ "
+    "--data scenes:features=regions --output cases.html",
+)
 def cases(
-    models: Sequence[str],
-    written: Path,
+    models: Models,
+    written: Annotated[Path, typer.Option(help="Folder of generated captions.")],
     source: DataSource,
-    *,
-    count: int = 3,
-    sample: int = 2000,
-    threshold: float = DOUBT_THRESHOLD,
-    seed: int = 0,
+    count: Annotated[int, typer.Option(min=1, help="Cases of each kind.")] = 3,
+    sample: Annotated[int, typer.Option(min=1, help="Captions to score, at most.")] = 2000,
+    threshold: Annotated[
+        float, typer.Option(min=0, max=1, help="Doubt from which a word counts as wrong.")
+    ] = DOUBT_THRESHOLD,
+    seed: Seed = 0,
 ) -> Analysis:
-    """Show captions, generated captions and corrections with the scores of two models (Figure 4).
+    """Show captions, their generated foils and corrections, with scores of two models (Figure 4).
 
-    Both models score at most `sample` of the folder's captions. The one that doubts words explains;
-    if both do, the second.
+    The model that doubts words explains; if both do, the second.
     """
     if len(models) != 2:
         raise ValueError(f"{len(models)} models are given, but the cases of two are shown")

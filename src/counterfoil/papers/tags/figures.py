@@ -1,21 +1,15 @@
-"""Analyses of TAGS (https://arxiv.org/abs/2111.03349): Figures 1a and 3, and Table 4.
-
-Each of `triples`, `difficulty` and `discrimination` makes one figure or table: it takes what
-``papers analyse`` takes under the same names, and returns an `Analysis` to publish. Models are
-given by name, joined by ``+`` for an ensemble. Settings that fit no model, data or folder raise a
-ValueError.
-"""
+"""Figures of TAGS (https://arxiv.org/abs/2111.03349): 1a and 3, and Table 4."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias, final
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+import typer
 from torch import Tensor
 
 from counterfoil.analysis.runs import (
@@ -26,224 +20,45 @@ from counterfoil.analysis.runs import (
     training_folders,
     training_note,
 )
-from counterfoil.core.types import WordHead, WordHeadModel
+from counterfoil.cli.options import Models, Seed, Split, refuse, refuse_without
 from counterfoil.data.caption_edits import RULE_KINDS
 from counterfoil.data.dataset import ImageTextDataset, Relation
-from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.evaluation.bootstrap import Counted, Share, shares
 from counterfoil.evaluation.language_models import NGrams
-from counterfoil.model import Model
-from counterfoil.negatives.generated import (
-    GENERATED,
-    GeneratedCaption,
-    GeneratedManifest,
-    GeneratedStore,
+from counterfoil.negatives.generated import GeneratedCaption
+from counterfoil.papers.analyses import (
+    GENERATION,
+    Anchors,
+    Batch,
+    GenerationOptions,
+    Trainings,
+    analysis,
 )
-from counterfoil.papers.aoq.figures import image_scores
+from counterfoil.papers.aoq.figures import (
+    draw_batches,
+    hardest_drawn,
+    image_scores,
+    places,
+    wrong_counterparts,
+)
 from counterfoil.papers.compared.rules import RuleGenerator, frequent_nouns
-from counterfoil.papers.tags.generation import MaskRefill
-from counterfoil.papers.tags.generator import ModelGenerator
-from counterfoil.papers.tags.inputs import GeneratorInputs
-from counterfoil.pipelines.publishing import (
-    Analysis,
-    Scorer,
-    cells,
-    check_different,
-    describe_models,
-    open_scorers,
-    score_unit,
-    share_point,
-    short_names,
+from counterfoil.papers.tags.captions import (
+    INTERVALS,
+    can_generate,
+    caption_generator,
+    draw_captions,
+    open_stores,
+    score_captions,
 )
 from counterfoil.pipelines.run import DataSource
+from counterfoil.pipelines.scorers import Scorer, describe_models, open_scorers, short_names
+from counterfoil.report.analysis import Analysis, Column, cells, table
 from counterfoil.report.figures import dot_plot, score_scatter
 from counterfoil.report.page import Figure, TableBlock
-from counterfoil.scoring.pairs import score_index_pairs
-
-# -- Generated captions: stores of them, models that generate them, and their scores --------------
-
-INTERVALS = "95 % intervals: images drawn anew with all that belongs to them, 1,000 times"
-MASK_REFILL, KEPT = MaskRefill(), 10  # of the generation; captions kept of each
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredCaptions:
-    """Generated captions of a folder, with the split they were generated for."""
-
-    name: str  # short name of the folder
-    manifest: GeneratedManifest
-    dataset: ImageTextDataset
-    foils: tuple[GeneratedCaption, ...]  # in the order in which they were generated
-    images: tuple[int, ...]  # rows of their images
-    texts: tuple[int, ...]  # rows of the captions they were made of
-
-    def describe(self) -> str:
-        """Name, number, generator and seed, in words."""
-        made = self.manifest
-        return f"{self.name}: {len(self.foils):,} by {made.writer}, seed {made.seed}"
-
-
-def open_stores(folders: Sequence[Path], source: DataSource) -> tuple[StoredCaptions, ...]:
-    """Open generated captions of one split.
-
-    Raises:
-        ValueError: a folder is given twice, is no store, is empty or damaged, or was written for
-            other data, or two were written for different splits.
-    """
-    check_different(folders, "folder")
-    names = short_names(folders)
-    stores = tuple(_open_store(path, name, source) for path, name in zip(folders, names))
-    splits = {store.dataset.split_name: store.name for store in stores}
-    if len(splits) > 1:
-        listed = ", ".join(f"{name} for {split!r}" for split, name in splits.items())
-        raise ValueError(f"captions of one split can be compared, but {listed} were written")
-    return stores
-
-
-def _open_store(folder: Path, name: str, source: DataSource) -> StoredCaptions:
-    made = GENERATED.read_manifest(folder)
-    whole = source.open()
-    parts = made.split.split("+")
-    dataset = whole if set(parts) - set(whole.split_names) else whole.split(*parts)
-    foils = tuple(GeneratedStore.open(folder, fingerprint=dataset.fingerprint).foils())
-    if not foils:
-        raise ValueError(f"{folder} holds no written captions; write again")
-    images = {name: row for row, name in enumerate(dataset.image_ids)}
-    texts = {name: row for row, name in enumerate(dataset.text_ids)}
-    strange = next((f for f in foils if f.image not in images or f.text not in texts), None)
-    if strange is not None:
-        raise ValueError(
-            f"{folder} has a foil of caption {strange.text!r} of {strange.image!r}, which these "
-            "data do not have; write again"
-        )
-    rows = tuple(images[foil.image] for foil in foils), tuple(texts[foil.text] for foil in foils)
-    return StoredCaptions(name, made, dataset, foils, *rows)
-
-
-def _foils_of(
-    folder: Path, store: StoredCaptions, dataset: ImageTextDataset, rows: Tensor
-) -> list[GeneratedCaption]:
-    """Stored foils of some captions of a split, at least one."""
-    if store.dataset.split_name != dataset.split_name:
-        raise ValueError(
-            f"{folder} was written for split {store.dataset.split_name!r}, and the analysis is "
-            f"of {dataset.split_name!r}; name it with --split"
-        )
-    wanted = set(rows.tolist())
-    foils = [foil for row, foil in zip(store.texts, store.foils) if row in wanted]
-    if not foils:
-        raise ValueError(
-            f"{folder} has no foil of the {len(rows):,} captions that were drawn; draw more "
-            "with --anchors"
-        )
-    return foils
-
-
-def describe_generation(mask_refill: MaskRefill, keep: int) -> str:
-    """Describe in words how models generate captions."""
-    return (
-        f"{mask_refill.masks} maskings of a caption, {mask_refill.refills} refills of each at "
-        f"temperature {mask_refill.temperature:g}, the {keep} hardest kept that may be false"
-    )
-
-
-def caption_generator(
-    model: Model, dataset: ImageTextDataset, mask_refill: MaskRefill, keep: int, seed: int
-) -> ModelGenerator:
-    """The generator with which a model writes captions of a split.
-
-    Raises:
-        ValueError: the model reads ready-made vectors or has no head for hidden words, or the data
-            do not fit.
-    """
-    inputs = GeneratorInputs(processor=model.process(dataset), parser=RulePhraseParser())
-    return ModelGenerator(
-        inputs=inputs, model=model.model, mask_refill=mask_refill, keep=keep, seed=seed
-    )
-
-
-def can_generate(scorer: Scorer) -> bool:
-    """Return True if a scorer is a single model with a head for masked words."""
-    model = scorer.models[0].model
-    return (
-        len(scorer.models) == 1
-        and isinstance(model, WordHeadModel)
-        and WordHead.FILL in model.word_heads
-    )
-
-
-def draw_captions(dataset: ImageTextDataset, count: int, rng: torch.Generator) -> Tensor:
-    """(S,) rows of captions of different images, in the order of the images.
-
-    Raises:
-        ValueError: no text describes an image.
-    """
-    described = (dataset.relation.counts > 0).nonzero().squeeze(1)
-    if not len(described):
-        raise ValueError(
-            f"{dataset.name} {dataset.split_name} has no caption that describes an image"
-        )
-    images = described[torch.randperm(len(described), generator=rng)[:count].sort().values]
-    return dataset.relation.random_caption(images, rng)
-
-
-def score_captions(
-    scorer: Scorer,
-    dataset: ImageTextDataset,
-    images: Tensor,
-    texts: Sequence[str],
-    *,
-    scaled: bool = True,
-) -> Tensor:
-    """(P,) scores of images with captions that need not be in the split; equal pairs cost once.
-
-    `images` are (P,) rows of the data set; scores are divided by their unit if `scaled`.
-
-    Raises:
-        ValueError: the model and the data do not fit.
-    """
-    present, image = torch.unique(images, return_inverse=True)
-    number = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-    shown = replace(
-        dataset.subset(present),
-        texts=list(number),
-        text_ids=[str(row) for row in range(len(number))],
-        text_to_image=torch.full((len(number),), -1),
-        text_features=None,
-    )
-    pairs = image * len(number) + torch.tensor([number[text] for text in texts], dtype=torch.long)
-    once, place = torch.unique(pairs, return_inverse=True)
-    members = scorer.on(shown)
-    scores = score_index_pairs(members, once // len(number), once % len(number))[place]
-    return scores.double() / score_unit(members) if scaled else scores
-
 
 # -- Figure 1a: triples of an image, its caption and a negative -----------------------------------
 
 EASY_LEVEL = 0.05  # of the hardest negatives 40 % score above the positive, 18 % this far below
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Triples:
-    """Triples with negatives of one source, chosen by one model and scored by one model."""
-
-    chosen_by: str
-    scored_by: str
-    negatives: str  # their source
-    left_out: int  # anchors without a negative
-    percent_above: Share  # see `triple_difficulty`
-    percent_far_below: Share
-    mean_gap: Share
-    positive: list[float]  # scores of the captions, in units of a score
-    negative: list[float]  # scores of the negatives
-
-    @property
-    def by(self) -> str:
-        """The scoring model, and the choosing one if it is another."""
-        self_scored = self.chosen_by == self.scored_by
-        return self.scored_by if self_scored else f"{self.scored_by}, those of {self.chosen_by}"
 
 
 def triple_difficulty(
@@ -253,7 +68,7 @@ def triple_difficulty(
     *,
     level: float = EASY_LEVEL,
     seed: int = 0,
-) -> tuple[Share, Share, Share]:
+) -> dict[str, Share]:
     """Percent of negatives above, percent at least `level` below the positive, and mean gap.
 
     (N,) scores of the captions and of the negatives, of which an equal one is not above; (N,)
@@ -262,61 +77,61 @@ def triple_difficulty(
     gaps = negative.double() - positive.double()
     counted = [Counted.where(gaps > 0), Counted.where(gaps <= -level)]
     above, below = shares(counted, images, scale=100, seed=seed)
-    return above, below, shares([Counted.mean(gaps)], images, seed=seed)[0]
+    gap = shares([Counted.mean(gaps)], images, seed=seed)[0]
+    return {"percent_above": above, "percent_far_below": below, "mean_gap": gap}
 
 
-def in_batches(
+def hardest_captions(
     scores: Tensor, anchors: Tensor, relation: Relation, *, batch: int, rng: torch.Generator
-) -> Tensor:
-    """(S,) hardest wrong caption of a random batch that each anchor caption is in; -1 for none.
+) -> tuple[Tensor, Tensor]:
+    """(S,) hardest wrong caption of a random batch of each anchor, and of all; -1 for none.
 
-    Args:
-        scores: (S, T) of the anchors' images with all texts.
-        anchors: (S,) text rows.
-        relation: which text describes which image.
-        batch: captions in a batch, the anchor among them.
-        rng: of the batches.
+    `scores` are (S, T) of the images of the `anchors`, (S,) text rows, with all texts; a batch has
+    `batch` captions, the anchor among them.
     """
     owned = (relation.text_to_image >= 0).nonzero().squeeze(1)
-    out = torch.full_like(anchors, -1)
-    for place, row in enumerate(anchors.tolist()):
-        others = owned[owned != row]
-        sample = others[torch.randperm(len(others), generator=rng)[: batch - 1]]
-        wrong = sample[relation.text_to_image[sample] != relation.text_to_image[row]].sort().values
-        if len(wrong):
-            out[place] = wrong[scores[place, wrong].argmax()]
-    return out
+    found = []
+    for row, line in zip(anchors, scores):
+        place = places(line, wrong_counterparts(relation, relation.text_to_image[row])[0])
+        drawn = draw_batches(owned[owned != row], batch - 1, 1, rng)
+        found.append(torch.cat([hardest_drawn(place, drawn), hardest_drawn(place, owned[None])]))
+    in_batch, in_all = torch.stack(found, 1)
+    return in_batch, in_all
 
 
-def in_all(scores: Tensor, anchors: Tensor, relation: Relation) -> Tensor:
-    """(S,) hardest wrong caption of all; -1 where every caption is the image's own."""
-    wrong = (relation.text_to_image >= 0) & (
-        relation.text_to_image != relation.text_to_image[anchors].unsqueeze(1)
-    )
-    best = scores.masked_fill(~wrong, -torch.inf).argmax(1)
-    return best.masked_fill(~wrong.any(1), -1)
-
-
+@analysis(
+    "triples",
+    "counterfoil papers analyse triples runs/tags-dc/uniter-scenes/tags-dc "
+    "--judge runs/scenes/online --data scenes:features=regions --output triples.html",
+    "counterfoil papers analyse triples openai/clip-vit-base-patch32 --data flickr8k/ "
+    "--written written/ --split test --output triples.html",
+    check=lambda context: refuse_without(context, "written", GENERATION, alone=True),
+)
 def triples(
-    models: Sequence[str],
+    models: Models,
     source: DataSource,
-    *,
-    judge: Sequence[str] = (),
-    split: str = "test",
-    anchors: int = 200,
-    batch: int = 128,
-    level: float = EASY_LEVEL,
-    writer: str | None = None,
-    written: Path | None = None,
-    mask_refill: MaskRefill = MASK_REFILL,
-    keep: int = KEPT,
-    seed: int = 0,
+    generation: GenerationOptions,
+    split: Split = "test",
+    anchors: Anchors = 200,
+    batch: Batch = 128,
+    level: Annotated[
+        float, typer.Option(min=0, help="A negative this far below its positive counts as easy.")
+    ] = EASY_LEVEL,
+    judge: Annotated[
+        list[str] | None, typer.Option(help="Model that scores the same triples; repeatable.")
+    ] = None,
+    writer: Annotated[
+        str | None, typer.Option(help="Model that generates captions; default each model itself.")
+    ] = None,
+    written: Annotated[
+        Path | None, typer.Option(help="Folder of generated captions, instead of --writer.")
+    ] = None,
+    seed: Seed = 0,
 ) -> Analysis:
-    """Draw how hard negatives of batches, of the whole set and generated ones are (Figure 1a).
+    """Compare in-batch, mined and generated negatives with their positives (Figure 1a).
 
-    Each model chooses the hardest negative of every source for `anchors` captions, and generates
-    captions itself unless a writer or a folder of written captions is named; the judges score the
-    same triples without having chosen any.
+    Each model chooses the hardest negative of every source for `anchors` captions; the judges score
+    the same triples without having chosen any.
     """
     if written is not None and writer is not None:
         raise ValueError("captions are given with --written and a writer with --writer; drop one")
@@ -326,16 +141,16 @@ def triples(
             f"batches of {batch} cannot be drawn from {len(dataset.texts):,} captions; give "
             "less with --batch"
         )
-    scorers = open_scorers([*models, *judge])
+    scorers = open_scorers([*models, *(judge or ())])
     for scorer in scorers:
         scorer.check_reads()
-    rows = draw_captions(dataset, anchors, torch.Generator().manual_seed(seed))
-    stored = None
-    origin = f"by {writer or 'each model itself'}, {describe_generation(mask_refill, keep)}"
+    rows = draw_captions(dataset, anchors, seed)
+    stored: list[GeneratedCaption] | None = None
+    origin = f"by {writer or 'each model itself'}, {generation.describe()}"
     if written is not None:
-        stored = _foils_of(written, open_stores([written], source)[0], dataset, rows)
+        stored = open_stores([written], source)[0].of_captions(dataset, rows)
         origin = f"of {written}"
-    every: list[_Triples] = []
+    every: list[dict[str, Any]] = []
     for scorer in scorers[: len(models)]:
         foils: Iterable[GeneratedCaption] | None = stored
         if foils is None:
@@ -345,20 +160,35 @@ def triples(
                     f"{author.given} writes no captions; name one model with a head for hidden "
                     "words with --writer, or captions that are written with --written"
                 )
-            writing = caption_generator(author.single(), dataset, mask_refill, keep, seed)
-            foils = writing.foils(rows.tolist())
+            foils = caption_generator(author.single(), dataset, generation, seed).foils(
+                rows.tolist()
+            )
         rng = torch.Generator().manual_seed(seed + 1)
         negatives = _hardest_of_each_source(scorer, dataset, rows, foils, batch, rng)
         for judging in (scorer, *scorers[len(models) :]):
-            every += [
-                _scored_triples(name, texts, scorer, judging, dataset, rows, level, seed)
-                for name, texts in negatives.items()
-            ]
+            for name, texts in negatives.items():
+                scores = _scored_triples(texts, judging, dataset, rows, level, seed)
+                given = {"chosen_by": scorer.name, "scored_by": judging.name, "negatives": name}
+                every.append(given | scores)
     first = scorers[0].name
     shown = ", ".join(
-        f"{one.percent_above.value:.1f} % ({one.negatives})"
+        f"{one['percent_above'].value:.1f} % ({one['negatives']})"
         for one in every
-        if one.chosen_by == one.scored_by == first and one.positive
+        if one["chosen_by"] == one["scored_by"] == first and one["positive"]
+    )
+    columns: dict[str, Column] = {
+        "scored by": _by,
+        "negatives": "negatives",
+        "triples": lambda one: len(one["positive"]),
+        "above, %": "percent_above",
+        f"{level:g} below, %": "percent_far_below",
+        "mean gap": ("mean_gap", "+.4f"),
+    }
+    note = (
+        f"Above: the negative scores above the positive. {level:g} below: it scores as far below "
+        "it, or further. Gap: negative minus positive, over the unit of the model's score.\n"
+        "The paper, with CLIP on Flickr30K: of the hardest of the whole set about 40 % above the "
+        "positive, 18 % at least 0.05 below it."
     )
     return Analysis(
         title="Triples",
@@ -370,12 +200,15 @@ def triples(
         ),
         seed=seed,
         figures=tuple(_triple_figures(every, level)),
-        tables=(_triple_table(every, level),),
-        numbers={
-            "models": {scorer.name: scorer.given for scorer in scorers},
-            "triples": every,
-        },
+        tables=(table("How hard negatives are", every, columns, note),),
+        numbers={"models": {s.name: s.given for s in scorers}, "triples": every},
     )
+
+
+def _by(one: Mapping[str, Any]) -> str:
+    """The scoring model, and the choosing one if it is another."""
+    scored, chosen = one["scored_by"], one["chosen_by"]
+    return scored if scored == chosen else f"{scored}, those of {chosen}"
 
 
 def _hardest_of_each_source(
@@ -391,80 +224,54 @@ def _hardest_of_each_source(
     for foil in generated:
         captions.setdefault(foil.text, []).append(foil.foil)
     scores = image_scores(scorer.on(dataset), dataset.text_to_image[rows])
-    mined = {
-        f"batch of {batch}": in_batches(scores, rows, dataset.relation, batch=batch, rng=rng),
-        "whole set": in_all(scores, rows, dataset.relation),
-    }
+    in_batch, in_all = hardest_captions(scores, rows, dataset.relation, batch=batch, rng=rng)
     negatives = {
-        name: [dataset.texts[row] if row >= 0 else "" for row in best]
-        for name, best in mined.items()
+        name: [dataset.texts[row] if row >= 0 else "" for row in best.tolist()]
+        for name, best in ((f"batch of {batch}", in_batch), ("whole set", in_all))
     }
     foils = [captions.get(dataset.text_ids[row], ()) for row in rows.tolist()]
-    images = dataset.text_to_image[rows].repeat_interleave(torch.tensor([len(f) for f in foils]))
-    hardest = []
+    counts = torch.tensor([len(of_caption) for of_caption in foils])
+    images = dataset.text_to_image[rows].repeat_interleave(counts)
+    hardest = [""] * len(rows)
     if len(images):
         flat = score_captions(scorer, dataset, images, [text for some in foils for text in some])
-        for some, of_caption in zip(foils, torch.split(flat, [len(f) for f in foils])):
-            hardest.append(some[int(of_caption.argmax())] if some else "")
-    return {**negatives, "written": hardest or [""] * len(rows)}
+        for place, (some, found) in enumerate(zip(foils, torch.split(flat, counts.tolist()))):
+            hardest[place] = some[int(found.argmax())] if some else ""
+    return {**negatives, "written": hardest}
 
 
 def _scored_triples(
-    negatives: str,
     texts: Sequence[str],
-    chosen_by: Scorer,
     judge: Scorer,
     dataset: ImageTextDataset,
     rows: Tensor,
     level: float,
     seed: int,
-) -> _Triples:
+) -> dict[str, Any]:
     """The triples of a source, whose texts are "" where it has no negative of a caption."""
     anchors = rows[torch.tensor([bool(text) for text in texts])]
     images = dataset.text_to_image[anchors]
     pairs = [*(dataset.texts[row] for row in anchors.tolist()), *filter(None, texts)]
     scores = score_captions(judge, dataset, torch.cat([images, images]), pairs)
     positive, negative = scores.view(2, -1)
-    return _Triples(
-        chosen_by.name,
-        judge.name,
-        negatives,
-        len(rows) - len(anchors),
-        *triple_difficulty(positive, negative, images, level=level, seed=seed),
-        positive.tolist(),
-        negative.tolist(),
-    )
+    return {
+        "left_out": len(rows) - len(anchors),
+        **triple_difficulty(positive, negative, images, level=level, seed=seed),
+        "positive": positive.tolist(),
+        "negative": negative.tolist(),
+    }
 
 
-def _triple_figures(every: Sequence[_Triples], level: float) -> Iterator[Figure]:
+def _triple_figures(every: Sequence[Mapping[str, Any]], level: float) -> Iterator[Figure]:
     """A scatter plot for every pair of a choosing and a scoring model."""
-    for number, by in enumerate(dict.fromkeys(one.by for one in every)):
-        some = [one for one in every if one.by == by and one.positive]
-        points = [(t.negatives, np.array(t.positive), np.array(t.negative)) for t in some]
+    for number, by in enumerate(dict.fromkeys(map(_by, every))):
+        points = [
+            (one["negatives"], np.array(one["positive"]), np.array(one["negative"]))
+            for one in every
+            if _by(one) == by and one["positive"]
+        ]
         if points:
             yield score_scatter(points, level, f"triples-{number}", f"Scored by {by}.")
-
-
-def _triple_table(every: Sequence[_Triples], level: float) -> TableBlock:
-    rows = tuple(
-        cells(
-            one.by,
-            one.negatives,
-            len(one.positive),
-            one.percent_above,
-            one.percent_far_below,
-            (one.mean_gap, "+.4f"),
-        )
-        for one in every
-    )
-    head = "scored by", "negatives", "triples", "above, %", f"{level:g} below, %", "mean gap"
-    note = (
-        f"Above: the negative scores above the positive. {level:g} below: it scores as far below "
-        "it, or further. Gap: negative minus positive, over the unit of the model's score.\n"
-        "The paper, with CLIP on Flickr30K: of the hardest of the whole set about 40 % above the "
-        "positive, 18 % at least 0.05 below it."
-    )
-    return TableBlock("How hard negatives are", head, rows, note)
 
 
 # -- Section 4.1 and Figure 3: difficulty of generated captions during training -------------------
@@ -473,8 +280,13 @@ def _triple_table(every: Sequence[_Triples], level: float) -> TableBlock:
 # concludes that the static one fails to be hard; the figure shows the numbers.
 
 
-def difficulty(folders: Sequence[Path]) -> Analysis:
-    """Draw how hard generated captions were for the models trained on them (Figure 3).
+@analysis(
+    "difficulty",
+    "counterfoil papers analyse difficulty runs/tags/ablations/static/uniter-scenes "
+    "--output hard.html",
+)
+def difficulty(folders: Trainings) -> Analysis:
+    """Draw the hardness of generated captions during training, static and dynamic (Figure 3).
 
     Trainings without generated captions are left out.
     """
@@ -490,39 +302,30 @@ def difficulty(folders: Sequence[Path]) -> Analysis:
         )
     notes = [training_note(place) for place in courses]
     data, seeds = describe_notes(notes)
-    words, rows, numbers = [], [], []
-    for name, place, note in zip(short_names(list(courses)), courses, notes):
-        writer, seed = (note.writer, note.seed) if note else ("", None)
-        first, last = first_and_last(courses[place])
-        ends = [f"{part['percent_above'].value:.1f} %" for part in (first, last)]
-        words.append(f"{name} from {ends[0]} to {ends[1]}")
-        rows += [
-            cells(
-                name,
-                writer or None,
-                seed,
-                f"{part['from']:,} to {part['to']:,}",
-                part["percent_above"],
-                (part["gap"], "+.4f"),
-            )
-            for part in (first, last)
-        ]
-        numbers.append(
-            {
-                **courses[place],
-                "training": name,
-                "folder": str(place),
-                "writer": writer,
-                "seed": seed,
-                "first": first,
-                "last": last,
-            }
-        )
-    head = "training", "writer", "seed", "steps", "above, %", "score − the original's"
+    numbers: list[dict[str, Any]] = []
+    for name, (place, course), note in zip(short_names(list(courses)), courses.items(), notes):
+        first, last = first_and_last(course)
+        made = {"writer": note.writer if note else "", "seed": note.seed if note else None}
+        ends = {"first": first, "last": last}
+        numbers.append({**course, "training": name, "folder": str(place), **made, **ends})
+    words = [
+        f"{one['training']} from {one['first']['percent_above'].value:.1f} % to "
+        f"{one['last']['percent_above'].value:.1f} %"
+        for one in numbers
+    ]
+    columns: dict[str, Column] = {
+        "training": "training",
+        "writer": lambda one: one["writer"] or None,
+        "seed": "seed",
+        "steps": lambda one: f"{one['from']:,} to {one['to']:,}",
+        "above, %": "percent_above",
+        "score − the original's": ("gap", "+.4f"),
+    }
     explanation = (
         "The first and the last fifth of the logged steps. Neighbouring steps are alike, so these "
         "intervals are rather too narrow."
     )
+    ends_of_all = [one | one[end] for one in numbers for end in ("first", "last")]
     return Analysis(
         title="Difficulty of written captions",
         headline=f"Written captions above their original: {'; '.join(words)}.",
@@ -532,7 +335,7 @@ def difficulty(folders: Sequence[Path]) -> Analysis:
             f"models{seeds}; 95 % intervals: logged steps drawn anew, 1,000 times, seed 0"
         ),
         figures=tuple(difficulty_figures(numbers, loss=True)),
-        tables=(TableBlock("First and last steps", head, tuple(rows), explanation),),
+        tables=(table("First and last steps", ends_of_all, columns, explanation),),
         numbers={"trainings": numbers},
     )
 
@@ -543,21 +346,20 @@ def difficulty(folders: Sequence[Path]) -> Analysis:
 
 BLIND = "blind"
 _ACCURACIES = {  # title and note
-    "pairs": ("every pair", "The caption scores above a foil."),
+    "pairs": (
+        "every pair",
+        "The caption scores above a foil.\nThe paper (Flickr30K, ties right, pairs not said): "
+        "foils of TAGS, TAGS 98.7 and UNITER 2.3; of a TAGS of another seed, 99.7 and 2.8; of "
+        "VSE-C's rules, 96.3 and 87.5.",
+    ),
     "hardest": ("the writer's hardest", "Above the foil that its writer scores highest."),
     "every": ("every foil at once", "Above all foils of its own."),
 }
-_TABLE_4 = (
-    "The paper (Flickr30K, ties right, pairs not said): foils of TAGS, TAGS 98.7 and UNITER 2.3; "
-    "of a TAGS of another seed, 99.7 and 2.8; of VSE-C's rules, 96.3 and 87.5."
-)
 
 ScoreCaptions: TypeAlias = Callable[[Tensor, Sequence[str]], Tensor]
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class FoilAccuracies:
+class FoilAccuracies(NamedTuple):
     """Percent of captions that score above their foils, counted in three ways."""
 
     pairs: Share  # the caption above a foil
@@ -565,15 +367,17 @@ class FoilAccuracies:
     every: Share  # above all foils of its own at once
     chance: Mapping[str, float]  # percent by guessing, of each of the three
 
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers by name."""
+        return self._asdict()
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class SourceFoils:
+
+class SourceFoils(NamedTuple):
     """P foils of one source."""
 
     source: str
     rows: Tensor  # (P,) rows of the captions, those of one caption side by side
-    texts: tuple[str, ...]
+    texts: Sequence[str]
     ranked: bool = False  # the first of each caption is the one its writer scores highest
 
 
@@ -586,16 +390,10 @@ def foil_accuracies(
     *,
     seed: int = 0,
 ) -> FoilAccuracies:
-    """Measure accuracies with intervals over images.
+    """Measure accuracies with intervals over images, of P pairs of a caption and a foil of it.
 
-    Args:
-        images: (P,) long, the image of each pair of a caption and a foil of it; at least one.
-        captions: (P,) long, the caption of each pair.
-        hardest: (P,) bool, foils that their writer scores highest of their caption; None if
-            unknown.
-        positive: (P,) scores of the captions.
-        negative: (P,) scores of the foils.
-        seed: of the resampling.
+    All (P,): image and caption of each pair, whether the writer scores the foil highest of its
+    caption (None if unknown), and the scores of the captions and of the foils.
     """
     right = positive > negative
     _, place = torch.unique(captions, return_inverse=True)
@@ -608,56 +406,65 @@ def foil_accuracies(
     every = shares([Counted.where(missed == 0)], image, scale=100, seed=seed)[0]
     chance = 100 * (1 / (1 + counts.double())).mean().item()
     return FoilAccuracies(
-        pairs=pairs,
-        hardest=None if hardest is None else at_hardest,
-        every=every,
-        chance={"pairs": 50.0, "hardest": 50.0, "every": chance},
+        pairs,
+        None if hardest is None else at_hardest,
+        every,
+        {"pairs": 50.0, "hardest": 50.0, "every": chance},
     )
 
 
-def discrimination(
-    models: Sequence[str],
-    source: DataSource,
-    *,
-    split: str = "test",
-    anchors: int = 200,
-    foils: Sequence[Path] = (),
-    writer: Sequence[str] | None = None,
-    rules: bool = True,
-    others: int = 1,
-    mask_refill: MaskRefill = MASK_REFILL,
-    keep: int = KEPT,
-    seed: int = 0,
-) -> Analysis:
-    """Measure whether captions score above foils of several sources (Table 4).
+def _check_writing(context: typer.Context) -> None:
+    if context.params["foils"] and not context.params["writer"]:
+        unused = GENERATION[:-1] if context.params["rules"] else GENERATION
+        refuse(context, unused, "with --writer, where --foils are given")
 
-    Foils are those of folders, of models that write now (without a folder, all that can), by rule
-    (at most `keep` of a kind and caption), and `others` random captions of other images. A blind
-    language model of the training captions is the control.
-    """
+
+@analysis(
+    "discrimination",
+    "counterfoil papers analyse discrimination runs/tags-dc/uniter-scenes/tags-dc "
+    "runs/scenes/online --data scenes:features=regions --output table.html",
+    "counterfoil papers analyse discrimination openai/clip-vit-base-patch32 --data flickr8k/ "
+    "--foils written/ --no-rules --output table.html",
+    check=_check_writing,
+)
+def discrimination(
+    models: Models,
+    source: DataSource,
+    generation: GenerationOptions,
+    split: Split = "test",
+    anchors: Anchors = 200,
+    foils: Annotated[
+        list[Path] | None, typer.Option(help="Folder of generated captions; repeatable.")
+    ] = None,
+    writer: Annotated[
+        list[str] | None,
+        typer.Option(help="Model that generates foils; default, without --foils, all that can."),
+    ] = None,
+    rules: Annotated[bool, typer.Option(help="Also use foils by the rules of VSE-C.")] = True,
+    others: Annotated[int, typer.Option(min=0, help="Random captions for each image.")] = 1,
+    seed: Seed = 0,
+) -> Analysis:
+    """Compare how well models, and a text-only control, tell captions from foils (Table 4)."""
     dataset, scorers = source.split(split), open_scorers(models)
     for scorer in scorers:
         scorer.check_reads()
-    rows = draw_captions(dataset, anchors, torch.Generator().manual_seed(seed))
+    rows = draw_captions(dataset, anchors, seed)
     sources: list[SourceFoils] = []
-    for folder, store in zip(foils, open_stores(foils, source) if foils else ()):
-        sources += _by_kind(store.name, _foils_of(folder, store, dataset, rows), dataset, rows)
+    for store in open_stores(foils, source) if foils else ():
+        sources += _by_kind(store.name, store.of_captions(dataset, rows), dataset, rows)
     writing = [s for s in scorers if can_generate(s)] if not foils else []
-    if writer is not None:
+    if writer:
         known = {scorer.given: scorer for scorer in scorers}
-        known |= {
-            scorer.given: scorer for scorer in open_scorers([w for w in writer if w not in known])
-        }
+        known |= {s.given: s for s in open_scorers([name for name in writer if name not in known])}
         writing = [known[name] for name in writer]
         for author in writing:
             author.check_reads()
     for author in writing:
-        generator = caption_generator(author.single(), dataset, mask_refill, keep, seed)
-        foils_now = generator.foils(rows.tolist())
-        sources += _by_kind(f"by {author.name}", foils_now, dataset, rows)
+        generator = caption_generator(author.single(), dataset, generation, seed)
+        sources += _by_kind(f"by {author.name}", generator.foils(rows.tolist()), dataset, rows)
     if rules:  # VSE-C's rules, with nouns of the training split
         nouns = frequent_nouns(source.split("train").texts)
-        by_rule = RuleGenerator(nouns=nouns, kinds=RULE_KINDS, most=keep, seed=seed)
+        by_rule = RuleGenerator(nouns=nouns, kinds=RULE_KINDS, most=generation.keep, seed=seed)
         subset = dataset.subset(dataset.text_to_image[rows])
         sources += _by_kind("rules", by_rule.foils(subset), dataset, rows)
     sources += random_captions(dataset, rows, others, seed)
@@ -678,16 +485,13 @@ def discrimination(
         headline=f"Captions above a foil. {'; '.join(words)}.",
         protocol=(
             f"{dataset.name} {dataset.split_name}: a caption each of {len(rows):,} images; models "
-            f"write with {describe_generation(mask_refill, keep)}; ties wrong; "
+            f"write with {generation.describe()}; ties wrong; "
             f"{describe_models(scorers)}; {control}; seed {seed}; {INTERVALS}"
         ),
         seed=seed,
         figures=tuple(_accuracy_figures(matrix)),
         tables=tuple(_accuracy_tables(matrix)),
-        numbers={
-            "models": {scorer.name: scorer.given for scorer in scorers},
-            "foils": matrix,
-        },
+        numbers={"models": {s.name: s.given for s in scorers}, "foils": matrix},
     )
 
 
@@ -773,25 +577,24 @@ def _accuracy_matrix(
 def _accuracy_figures(matrix: Mapping[str, Mapping[str, FoilAccuracies]]) -> Iterator[Figure]:
     for number, (kind, (title, note)) in enumerate(_ACCURACIES.items()):
         points = [
-            share_point(name, share, group=line, baseline=accuracies.chance[kind])
+            share.point(name, group=line, baseline=accuracies.chance[kind])
             for line, models in matrix.items()
             for name, accuracies in models.items()
             if (share := getattr(accuracies, kind))
         ]
         if points:
-            caption = f"{title[0].upper()}{title[1:]}. {note}"
+            caption = f"{title[0].upper()}{title[1:]}. {note.splitlines()[0]}"
             label = f"accuracy, {title}, %"
             yield dot_plot(points, label, f"duels-{number}", caption, "guessing")
 
 
 def _accuracy_tables(matrix: Mapping[str, Mapping[str, FoilAccuracies]]) -> Iterator[TableBlock]:
+    head = "foils", "count", *next(iter(matrix.values())), "guessing"
     for kind, (title, note) in _ACCURACIES.items():
         rows = []
         for line, models in matrix.items():
-            first, values = next(iter(models.values())), [getattr(a, kind) for a in models.values()]
+            values, chance = [getattr(a, kind) for a in models.values()], models[BLIND].chance
             if values[0] is not None:
-                rows.append(cells(line, values[0].count, *values, first.chance[kind]))
+                rows.append(cells(line, values[0].count, *values, chance[kind]))
         if rows:
-            head = "foils", "count", *next(iter(matrix.values())), "guessing"
-            more = f"\n{_TABLE_4}" if kind == "pairs" else ""
-            yield TableBlock(f"Told apart, %: {title}", head, tuple(rows), f"{note}{more}")
+            yield TableBlock(f"Told apart, %: {title}", head, tuple(rows), note)

@@ -40,7 +40,7 @@ from counterfoil.pipelines.stages.evaluate import Evaluate, RetrievalEvaluation
 from counterfoil.pipelines.stages.fitting import ModelStage
 from counterfoil.pipelines.stages.mine import Mine, hardness_at
 from counterfoil.pipelines.stages.select import both_ends, selection_sentence
-from counterfoil.pipelines.state import RunContext, current_provenance
+from counterfoil.pipelines.state import RunContext
 from counterfoil.report.figures import LearningCurve, NamedSample, gap_histograms, learning_curves
 from counterfoil.report.page import (
     CardSection,
@@ -48,6 +48,7 @@ from counterfoil.report.page import (
     Page,
     Provenance,
     TableBlock,
+    current_provenance,
     write_page,
 )
 from counterfoil.report.tables import TerminalTable

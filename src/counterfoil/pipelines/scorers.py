@@ -1,89 +1,17 @@
-"""Publish the result of an analysis; open models and ensembles by name."""
+"""Models and ensembles by name, their short names, and how they are described on pages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, TypeAlias, final
+from typing import final
 
-from counterfoil.core import distributed
-from counterfoil.core.console import output
-from counterfoil.core.io import ensure_absent, ensure_writable_file, write_json
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.evaluation.bootstrap import Share
 from counterfoil.evaluation.metrics import describe_members
 from counterfoil.model import MODEL, Model, load_model
 from counterfoil.models.base import score_names
-from counterfoil.pipelines.plan import console
-from counterfoil.pipelines.state import current_provenance
-from counterfoil.report.figures import ResultPoint
-from counterfoil.report.page import Page, write_page
-from counterfoil.report.tables import TerminalTable, format_interval, format_number
 from counterfoil.scoring.encode import EmbeddedDataset
-
-MISSING = "–"
-Cell: TypeAlias = "str | float | Share | tuple[float | Share | None, str] | None"
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Analysis(Page):
-    """Result of an analysis: a page with its numbers, ready to be published.
-
-    Attributes:
-        numbers: JSON-ready numbers, or records of them as `to_numbers` takes.
-        seed: of the sampling, if there was any.
-        recipe: name of the recipe, if the analysis is about one.
-    """
-
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-    seed: int | None = None
-    recipe: str = ""
-
-    def publish(self, out: Path) -> None:
-        """Print the tables, write the page, and write the numbers as JSON beside it.
-
-        Only the first process of a distributed run does.
-        """
-        if distributed.rank():
-            return
-        provenance = current_provenance(seed=self.seed, recipe=self.recipe)
-        page = replace(self, provenance=provenance)
-        for table in self.tables:
-            console.print(TerminalTable(table, self.protocol))
-        numbers = {
-            "title": self.title,
-            "protocol": self.protocol,
-            "provenance": asdict(provenance),
-            **to_numbers(self.numbers),
-        }
-        write_json(out.with_suffix(".json"), numbers)
-        write_page(page, out)
-        output(self.headline)
-        output(f"{out}, {out.with_suffix('.json')}")
-
-
-def to_numbers(value: Any) -> Any:
-    """Convert records inside of lists and mappings to JSON: by `to_dict`, or by their fields."""
-    if hasattr(value, "to_dict"):
-        return to_numbers(value.to_dict())
-    if is_dataclass(value) and not isinstance(value, type):
-        return to_numbers({each.name: getattr(value, each.name) for each in fields(value)})
-    if isinstance(value, Mapping):
-        return {key: to_numbers(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_numbers(part) for part in value]
-    return value
-
-
-def check_page_path(out: Path) -> None:
-    """Refuse a page that is no ``.html`` or exists, or whose ``.json`` does."""
-    if out.suffix != ".html":
-        raise ValueError(f"{out} is no page; name a file that ends in .html")
-    ensure_writable_file(out, exist_ok=True)
-    for path in (out, out.with_suffix(".json")):
-        ensure_absent(path, "a new page with --output")
 
 
 @final
@@ -142,7 +70,7 @@ def open_scorers(names: Sequence[str]) -> tuple[Scorer, ...]:
 
 
 def check_different(names: Sequence[object], kind: str) -> None:
-    """Refuse a name that is given twice."""
+    """Refuse duplicate names."""
     for name in names:
         if list(names).count(name) > 1:
             raise ValueError(f"{name} is given twice; name each {kind} once")
@@ -200,38 +128,3 @@ def describe_protocol(
 def score_unit(members: Sequence[EmbeddedDataset]) -> float:
     """Unit of the mean of the models' scores, see `RetrievalModel.score_scale`."""
     return sum(member.model.score_scale for member in members) / len(members)
-
-
-def format_share(share: Share | None, form: str = ".1f") -> str:
-    """Format a share with its interval; a dash if nothing was counted."""
-    if share is None or not share.count:
-        return MISSING
-    return format_interval(share.value, share.interval.low, share.interval.high, form)
-
-
-def cells(*values: Cell) -> tuple[str, ...]:
-    """Cells of a row of a table: a dash for what is None or NaN.
-
-    Integers have separators, other numbers one decimal, and shares their interval, unless the value
-    comes with another format.
-    """
-    return tuple(_cell(*value) if isinstance(value, tuple) else _cell(value) for value in values)
-
-
-def _cell(value: str | float | Share | None, form: str = "") -> str:
-    if isinstance(value, str):
-        return value
-    if value is None or isinstance(value, Share):
-        return format_share(value, form or ".1f")
-    if value != value:
-        return MISSING
-    return format_number(value, form or ("," if isinstance(value, int) else ".1f"))
-
-
-def share_point(
-    series: str, share: Share, *, group: str = "", at: float = 0.0, baseline: float | None = None
-) -> ResultPoint:
-    """Convert a share to a point of a figure; NaN if nothing was counted."""
-    value = share.value if share.count else float("nan")
-    span = share.interval
-    return ResultPoint(series, value, span.low, span.high, group, at, baseline)

@@ -13,11 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 from pathlib import Path
-from typing import Any, final
+from typing import Annotated, Any, NamedTuple, final
 
 import torch
+import typer
 from torch import Tensor
 
+from counterfoil.cli.options import Seed, refuse_without
 from counterfoil.core import distributed
 from counterfoil.core.console import output, progress
 from counterfoil.core.io import ensure_absent, ensure_writable_file, read_text, write_text
@@ -38,6 +40,7 @@ from counterfoil.evaluation.foils.measures import roc_area
 from counterfoil.evaluation.galleries import shown_image
 from counterfoil.negatives.generated import GeneratedCaption
 from counterfoil.negatives.similarity import SentenceEncoder
+from counterfoil.papers.analyses import Examples, analysis
 from counterfoil.papers.compared.rules import (
     Exchanged,
     ImageWords,
@@ -45,19 +48,18 @@ from counterfoil.papers.compared.rules import (
     exchanged_words,
     left_out_by_rule,
 )
-from counterfoil.papers.tags.figures import StoredCaptions, open_stores, score_captions
+from counterfoil.papers.tags.captions import (
+    StoredCaptions,
+    first_of_images,
+    open_stores,
+    score_captions,
+)
 from counterfoil.papers.tags.inputs import Rule
 from counterfoil.papers.tags.judges import CaptionNearness
-from counterfoil.pipelines.publishing import (
-    Analysis,
-    Scorer,
-    cells,
-    format_share,
-    open_scorers,
-    share_point,
-)
 from counterfoil.pipelines.run import DataSource
-from counterfoil.report.figures import ResultPoint, grouped_bars, result_curves
+from counterfoil.pipelines.scorers import Scorer, open_scorers
+from counterfoil.report.analysis import Analysis, Column, table
+from counterfoil.report.figures import grouped_bars, result_curves
 from counterfoil.report.page import (
     CardColumn,
     CardSection,
@@ -77,9 +79,7 @@ _PAPER_RULE = "captions"
 _MORE_RULES: tuple[Rule, ...] = ("lemmas", "wordnet", "inflection")
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class FilterResult:
+class FilterResult(NamedTuple):
     """Rates of a filter of captions, in percent."""
 
     name: str
@@ -90,10 +90,18 @@ class FilterResult:
     caught: Share  # of the true captions, left out
     lost: Share  # of the false captions, left out
 
-    @property
-    def rates(self) -> tuple[Share, Share, Share, Share]:
-        """The four rates."""
-        return self.share, self.false_rate, self.caught, self.lost
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers by name."""
+        return self._asdict()
+
+
+_RATES: dict[str, Column] = {
+    "kept": "kept",
+    "kept, %": "share",
+    "false of the kept, %": "false_rate",
+    "true ones left out, %": "caught",
+    "false ones lost, %": "lost",
+}
 
 
 def filter_results(
@@ -215,9 +223,7 @@ class JudgedCaptions:
         return sums / caption.bincount(minlength=count)
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _TrueRate:
+class _TrueRate(NamedTuple):
     """Filters measured on judged captions."""
 
     judged: JudgedCaptions
@@ -241,25 +247,46 @@ class _TrueRate:
         }
 
 
+def _check_slack(context: typer.Context) -> None:
+    if context.params["encoder"] is None:
+        refuse_without(context, "guide", ("slack",))
+
+
+@analysis(
+    "true-rate",
+    "counterfoil papers analyse true-rate written/ --data scenes --output true.html",
+    "counterfoil papers analyse true-rate --crowd annotations/CrowdFlowerAnnotations.txt "
+    "--data flickr8k/ --guide runs/mine/online --output crowd.html",
+    "counterfoil papers analyse true-rate written/ --answers anna.csv --answers ben.csv "
+    "--data flickr8k/ --output people.html",
+    check=_check_slack,
+)
 def true_rate(
     source: DataSource,
-    stores: Sequence[Path] = (),
-    *,
-    crowd: Path | None = None,
-    answers: Sequence[Path] = (),
-    guide: str | None = None,
-    encoder: str | None = None,
-    slack: float = 0.0,
-    examples: int = 6,
-    seed: int = 0,
+    stores: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[STORE]...", help="Folders of generated captions."),
+    ] = None,
+    crowd: Annotated[
+        Path | None, typer.Option(help="Crowd judgements of captions of other images.")
+    ] = None,
+    answers: Annotated[
+        list[Path] | None,
+        typer.Option(help="Sheet of `papers analyse sheet`, filled in by one person; repeatable."),
+    ] = None,
+    guide: Annotated[
+        str | None, typer.Option(help="Guide model of the filter; join with `+` for an ensemble.")
+    ] = None,
+    encoder: Annotated[str | None, typer.Option(help="Sentence encoder of the filter.")] = None,
+    slack: Annotated[
+        float, typer.Option(help="Score below the original's from which a caption counts as true.")
+    ] = 0.0,
+    examples: Examples = 6,
+    seed: Seed = 0,
 ) -> Analysis:
-    """Measure how many generated captions are false before and after each filter.
+    """Count true captions among generated ones, before and after each filter.
 
-    Captions of stores were generated for scenes, whose truth is computed, or people judge them:
-    `answers` are sheets of `export_sheet`, filled in by one person each. `crowd` is a file of
-    judgements of captions of other images, see `counterfoil.data.corrections`. The guide model and
-    the sentence encoder filter with `slack`, see `counterfoil.papers.tags.judges`. Up to
-    `examples` true captions are shown that every filter keeps.
+    The truth of captions of rendered scenes is computed; others are judged by people.
     """
     if not stores and crowd is None:
         raise ValueError(
@@ -268,10 +295,10 @@ def true_rate(
         )
     scorer = open_scorers([guide])[0] if guide else None
     meanings = SentenceEncoder(encoder, device=distributed.device()) if encoder else None
-    sheets = [_read_sheet(path) for path in answers]
+    sheets = [_read_sheet(path) for path in answers or ()]
     judged = [
         _by_people(stored, sheets) if sheets else _by_scene(stored)
-        for stored in open_stores(stores, source)
+        for stored in open_stores(stores or (), source)
     ]
     judged += [_by_crowd(crowd, source)] if crowd else []
     rates = [_true_rate(captions, scorer, meanings, slack, examples, seed) for captions in judged]
@@ -306,7 +333,8 @@ def _true_rate(
     examples: int,
     seed: int,
 ) -> _TrueRate:
-    scores, opinions = dict(judged.scores), {}
+    scores: dict[str, Tensor] = dict(judged.scores)
+    opinions: dict[str, Tensor] = {}
     if guide:
         new, old = judged.scored(guide)
         opinions["guide"] = new < old - slack
@@ -319,8 +347,7 @@ def _true_rate(
         opinions["encoder"] = ~(old.isfinite() & (new >= old - slack))
         gap = torch.where(old.isfinite(), new - old, -torch.inf)
         scores |= {"encoder: cosine": new, "encoder: cosine less that of its own": gap}
-    masks_by_filter = _filters(judged, opinions)
-    known = judged.true, judged.images
+    masks_by_filter, known = _filters(judged, opinions), (judged.true, judged.images)
     filtered = {}
     for name, values in scores.items():
         masks = {f"{100 * share:g}": lowest(values, share) for share in LEFT_OUT}
@@ -457,7 +484,6 @@ def _true_rate_headline(rate: _TrueRate) -> str:
 
 
 def _true_rate_tables(rate: _TrueRate) -> Iterator[TableBlock]:
-    rates = "kept", "kept, %", "false of the kept, %", "true ones left out, %", "false ones lost, %"
     note = (
         "False of the kept: the true-negative rate. captions: left out when all new words occur in "
         "the picture's captions, the paper's rule; lemmas, wordnet: when some form, synonym or "
@@ -468,32 +494,28 @@ def _true_rate_tables(rate: _TrueRate) -> Iterator[TableBlock]:
         "other on average. Behind each rate its 95 % interval: pictures drawn anew with all their "
         "captions, 1,000 times."
     )
-
-    def rows(results: Sequence[FilterResult]) -> tuple[tuple[str, ...], ...]:
-        return tuple(cells(r.name, r.kept, *r.rates) for r in results)
-
-    yield TableBlock(f"{rate.judged.name}: filters", ("", *rates), rows(rate.filters), note)
+    yield table(f"{rate.judged.name}: filters", rate.filters, {"": "name", **_RATES}, note)
     for name, (auc, below) in rate.scores.items():
         pairs = (
-            "Of a true and a false caption the true one scores higher in "
-            f"{format_share(auc)} % of all pairs."
+            f"Of a true and a false caption the true one scores higher in {auc.text()} % of all "
+            "pairs."
         )
-        title = f"{rate.judged.name}: by {name}"
-        yield TableBlock(title, ("highest left out, %", *rates), rows(below), pairs)
+        columns = {"highest left out, %": "name", **_RATES}
+        yield table(f"{rate.judged.name}: by {name}", below, columns, pairs)
 
 
 def _true_rate_figures(rates: Sequence[_TrueRate]) -> Iterator[Figure]:
     label = "false of the kept, %"
     points = [
-        share_point(result.name, result.false_rate, group=rate.judged.name)
+        result.false_rate.point(result.name, group=rate.judged.name)
         for rate in rates
         for result in rate.filters
         if result.kept
     ]
     yield grouped_bars(points, label, "filters", "What filters keep.")
     for number, rate in enumerate(rates):
-        lines: list[ResultPoint] = [
-            share_point(name, below.false_rate, at=float(below.name))
+        lines = [
+            below.false_rate.point(name, at=float(below.name))
             for name, (_, each) in rate.scores.items()
             for below in each
         ]
@@ -551,18 +573,16 @@ def export_sheet(
     used: set[int] = set()
     rows: list[tuple[str, ...]] = []
     for store in stores:
-        chosen = 0
-        for place in torch.randperm(len(store.foils), generator=rng).tolist():
+        order = torch.randperm(len(store.foils), generator=rng).tolist()
+        chosen = first_of_images(order, store.images, count, used)
+        for place in chosen:
             foil, image = store.foils[place], store.images[place]
-            if chosen < count and image not in used:
-                used.add(image)
-                chosen += 1
-                shown = map(sheet_cell, (pictures.place(image), foil.foil))
-                rows.append((_sheet_item(foil), *shown, ""))
-        if chosen < count:
+            shown = map(sheet_cell, (pictures.place(image), foil.foil))
+            rows.append((_sheet_item(foil), *shown, ""))
+        if len(chosen) < count:
             raise ValueError(
-                f"{store.name} has only {chosen:,} pictures left for {count:,} sentences, of which "
-                "each has a picture of its own; lower --count"
+                f"{store.name} has only {len(chosen):,} pictures left for {count:,} sentences, of "
+                "which each has a picture of its own; lower --count"
             )
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
