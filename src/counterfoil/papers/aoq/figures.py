@@ -596,13 +596,13 @@ def _at_best(curve: LearningCurve, values: Sequence[float]) -> float | None:
 def _loss_names(written: Any) -> Iterator[str]:
     """Names of the losses in a written call; losses in sequence are joined by "then"."""
     if isinstance(written, dict):
-        call = str(written.get("call", ""))
-        if call.rpartition(":")[2] == "Then":  # the stable name of `SwitchAfter`
+        name = str(written.get("call", "")).rpartition(":")[2].removesuffix("Loss")
+        if name == "SwitchAfter":
             parts = ("first", "second")
             yield " then ".join(name for key in parts for name in _loss_names(written.get(key)))
             return
-        if call:
-            yield call.rpartition(":")[2]
+        if name:
+            yield name
         written = list(written.values())
     if isinstance(written, list):
         for value in written:
