@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import resource
 import shutil
 import signal
@@ -23,6 +24,8 @@ import processes
 import train_cases
 from counterfoil.core.artifact import MANIFEST
 from counterfoil.core.io import NoRoom
+from counterfoil.core.resumable import WORK, PartsFolder
+from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.core.types import Embeddings
 from counterfoil.data.extract import convert_features
 from counterfoil.data.features import open_features
@@ -41,6 +44,12 @@ from counterfoil.scoring.embedding_store import (
 )
 from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
 from counterfoil.search.vector_index import VectorIndex, is_index
+from counterfoil.training.checkpoint import (
+    BestEpoch,
+    CheckpointFolder,
+    TrainProgress,
+    TrainState,
+)
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="a killed process is a forked one")
 SIZE = 12  # images
@@ -196,6 +205,46 @@ def read_index(folder: Path) -> object:
     return index_cases.found(index, torch.eye(8)[:2], 5) if len(index.images) else None
 
 
+def write_checkpoints(folder: Path, number: int) -> None:
+    """A checkpoint and the best weights, as a training writes them."""
+    checkpoints = CheckpointFolder(folder, "run")
+    best = BestEpoch(step=number, epoch=1, value=0.5, dev={})
+    weights = {"weight": torch.full((64,), float(number))}
+    checkpoints.save_best(best, weights)
+    step = torch.nn.Linear(8, 8)
+    torch.nn.init.constant_(step.weight, number)
+    torch.nn.init.zeros_(step.bias)
+    torch.manual_seed(number)
+    random.seed(number)
+    moving = TrainState(step, torch.optim.SGD(step.parameters(), lr=0.1))
+    checkpoints.save(moving, TrainProgress(step=number, best=best))
+
+
+def read_checkpoints(folder: Path) -> object:
+    step = torch.nn.Linear(8, 8)
+    checkpoints = CheckpointFolder(folder, "run")
+    moving = TrainState(step, torch.optim.SGD(step.parameters(), lr=0.1))
+    if (progress := checkpoints.restore(moving)) is None:
+        raise ValueError(f"{folder} has no checkpoint")
+    assert progress.best is not None
+    best = checkpoints.load_best(progress.best)
+    return progress.step, step.weight.tolist(), best["weight"].tolist()
+
+
+def write_work(folder: Path, number: int) -> None:
+    """Work in parts, gone on with after a kill; a part is a file that tells damage."""
+    parts = PartsFolder(folder, suffix=".safetensors")
+    for missing in parts.begin({"number": number}, 3):
+        tensors = {"part": torch.full((64,), float(number + missing))}
+        write_tensors(parts.path(missing), tensors, {})
+
+
+def read_work(folder: Path) -> object:
+    facts = WORK.open(folder).manifest.facts
+    paths = (PartsFolder(folder, suffix=".safetensors").path(number) for number in range(3))
+    return facts, [read_tensors(path, "a part")[0]["part"].tolist() for path in paths]
+
+
 KINDS = {
     "lists": Kind(write_lists, read_lists),
     "space": Kind(write_space, read_space),
@@ -206,6 +255,8 @@ KINDS = {
     "vectors": Kind(write_vectors_of, read_vectors, replaces=False),
     "evaluation": Kind(write_evaluation, read_evaluation, torn=True, alone=True),
     "index": Kind(write_index, read_index),
+    "checkpoints": Kind(write_checkpoints, read_checkpoints, alone=True),
+    "work": Kind(write_work, read_work, replaces=False, torn=True, alone=True),
 }
 
 
@@ -373,13 +424,13 @@ def damages(folder: Path) -> Iterator[tuple[Path, Callable[[Path], object]]]:
         yield path, lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\xff")
         yield path, lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
         yield path, lambda path: path.write_bytes(b"")
-        if path.name in (MANIFEST, "features.json"):
+        if path.name in (MANIFEST, "features.json", WORK.file):
             yield path, changed(format=99)
             yield path, changed(artifact="lists of something")
             if json.loads(path.read_text())["files"]:
                 yield path, changed(files={})
             yield path, changed(files=None)
-            if path.name == MANIFEST:  # which other programs do not write
+            if path.name != "features.json":  # which other programs do not write
                 yield path, changed(version="9.9.9")
             yield path, lambda path: path.write_text("[]")
         else:

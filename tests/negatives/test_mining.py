@@ -200,7 +200,7 @@ def test_lists_equal_brute_force_for_any_number_of_processes(
 ) -> None:
     for size in sizes[:-1]:
         processes.run(_every_plan, size, tile, tmp_path, 0)
-    assert bool(list(tmp_path.rglob("*.npz"))) == (len(sizes) > 1)
+    assert bool(list(tmp_path.rglob("process-*.safetensors"))) == (len(sizes) > 1)
     for found in processes.run(_every_plan, sizes[-1], tile, tmp_path, 999):
         for plan, lists in zip(PLANS, found, strict=True):
             assert lists == brute_force(plan), in_words(plan)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import processes
 from counterfoil.core.resumable import WorkStopped
@@ -74,7 +75,7 @@ def same(found: Found | None, whole: Found) -> None:
 
 def covered(folder: Path) -> int:
     """Tiles that some file holds."""
-    parts = [np.unpackbits(np.load(f)["done"]) for f in folder.glob("*.npz")]
+    parts = [np.unpackbits(load_file(f)["done"].numpy()) for f in folder.glob("*.safetensors")]
     assert np.max(np.sum(parts, 0)) == 1, "two files hold the same tile"
     return int(np.sum(parts))
 
@@ -86,7 +87,7 @@ def test_a_sweep_stopped_at_every_round_ends_like_one_that_was_not(tmp_path, who
         found = swept(str(tmp_path), 0, look=look)
         if found is not None:
             break
-        assert [f.name for f in tmp_path.iterdir()] == ["process-0.npz"]
+        assert [f.name for f in tmp_path.iterdir()] == ["process-0.safetensors"]
         assert covered(tmp_path) == before + 1
         before += 1
     same(found, whole)
@@ -97,7 +98,7 @@ def test_a_sweep_stopped_at_every_round_ends_like_one_that_was_not(tmp_path, who
 def test_any_number_of_processes_goes_on(tmp_path, whole, sizes):
     for size in sizes[:-1]:
         assert processes.run(swept, size, str(tmp_path), 0) == [None] * size
-        assert len(list(tmp_path.glob("*.npz"))) == size
+        assert len(list(tmp_path.glob("*.safetensors"))) == size
     assert covered(tmp_path) == sum(sizes[:-1])
     for found in processes.run(swept, sizes[-1], str(tmp_path)):
         same(found, whole)
@@ -146,7 +147,7 @@ def test_what_another_file_holds_is_counted_once(tmp_path, whole):
     assert processes.run(swept, 3, str(tmp_path), 1) == [None] * 3
     old = {f.name: f.read_bytes() for f in tmp_path.iterdir()}
     assert swept(str(tmp_path), 0) is None
-    for name in ("process-1.npz", "process-2.npz"):
+    for name in ("process-1.safetensors", "process-2.safetensors"):
         (tmp_path / name).write_bytes(old[name])
     for found in processes.run(swept, 2, str(tmp_path)):
         same(found, whole)
@@ -155,24 +156,26 @@ def test_what_another_file_holds_is_counted_once(tmp_path, whole):
 def test_a_file_that_overlaps_another_is_left_out(tmp_path, whole):
     for folder, times in (("a", 2), ("b", 1)):
         assert processes.run(swept, 2, str(tmp_path / folder), times) == [None] * 2
-    (tmp_path / "a" / "process-2.npz").write_bytes((tmp_path / "b" / "process-0.npz").read_bytes())
+    (tmp_path / "a" / "process-2.safetensors").write_bytes(
+        (tmp_path / "b" / "process-0.safetensors").read_bytes()
+    )
     same(swept(str(tmp_path / "a")), whole)
 
 
 @pytest.mark.parametrize("keep", [0, 100, 2000, -1])
 def test_a_damaged_file_is_scored_again_and_said(tmp_path, whole, capsys, keep):
     assert processes.run(swept, 2, str(tmp_path), 1) == [None, None]
-    damaged = tmp_path / "process-1.npz"
+    damaged = tmp_path / "process-1.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:keep])
     same(swept(str(tmp_path)), whole)
     said = " ".join(capsys.readouterr().err.split())
-    assert "process-1.npz is damaged" in said
+    assert "process-1.safetensors is damaged" in said
     assert "scored again" in said
 
 
 def test_a_flipped_byte_is_noticed(tmp_path, whole):
     assert swept(str(tmp_path), 1) is None
-    file = tmp_path / "process-0.npz"
+    file = tmp_path / "process-0.safetensors"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(bytes(content))
@@ -181,10 +184,13 @@ def test_a_flipped_byte_is_noticed(tmp_path, whole):
 
 def test_half_written_files_and_strangers_do_no_harm(tmp_path, whole):
     assert swept(str(tmp_path), 1) is None
-    (tmp_path / ".process-0.npz.abc.part").write_bytes(b"half")
-    (tmp_path / "process-mine.npz").write_bytes(b"else")
+    (tmp_path / ".process-0.safetensors.abc.part").write_bytes(b"half")
+    (tmp_path / "process-mine.safetensors").write_bytes(b"else")
     same(swept(str(tmp_path)), whole)
-    assert sorted(f.name for f in tmp_path.iterdir()) == ["process-0.npz", "process-mine.npz"]
+    assert sorted(f.name for f in tmp_path.iterdir()) == [
+        "process-0.safetensors",
+        "process-mine.safetensors",
+    ]
 
 
 def _refused(folder: str, of: str) -> str:

@@ -3,7 +3,9 @@
 Work is cut into parts that do not depend on each other. A part is one file, written under a
 temporary name and renamed, so that a kill costs the part in progress and nothing else. Any number
 of processes shares the missing parts, and another number may resume later. Everything that the
-parts depend on is stored beside them as *facts*: parts with other facts are refused, never mixed.
+parts depend on is stored beside them as *facts*, in a manifest: parts with other facts are refused,
+never mixed. The manifest does not name the parts: processes that share the work would have to wait
+for each other to write it.
 """
 
 from __future__ import annotations
@@ -14,11 +16,26 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+from counterfoil import __version__
 from counterfoil.core import distributed
+from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.core.console import progress
-from counterfoil.core.io import atomic_write, read_json, write_json
+from counterfoil.core.io import atomic_write
 
-FACTS = "facts.json"
+
+@final
+class WorkManifest(ArtifactManifest):
+    """The manifest of unfinished work: what it depends on, as plain JSON."""
+
+    facts: dict[str, Any]
+
+
+WORK = ArtifactFormat(
+    name="unfinished work",
+    manifest=WorkManifest,
+    remedy="delete the folder, and begin again",
+    file="facts.json",  # beside the manifest of what the folder is to become
+)
 
 
 class WorkStopped(Exception):
@@ -72,13 +89,28 @@ def begin_facts(folder: Path, facts: Mapping[str, Any]) -> None:
     Raises:
         ValueError: the work was begun with other facts.
     """
-    plain, path = json.loads(json.dumps(facts)), folder / FACTS
-    if path.exists():
-        check_facts(folder, read_json(path, "the facts of work in parts"), plain)
+    check_begun(folder, facts)
     distributed.barrier()  # no process writes before all have looked
-    if distributed.rank() == 0 and not path.exists():
-        write_json(path, plain)
+    if distributed.rank() == 0:
+        write_facts(folder, facts)
     distributed.barrier()
+
+
+def is_begun(folder: Path) -> bool:
+    """Return True if work was begun in a folder, with whatever facts."""
+    return (folder / WORK.file).exists()
+
+
+def check_begun(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Refuse to resume work that was begun with other facts; there may be none yet."""
+    if is_begun(folder):
+        check_facts(folder, WORK.read_manifest(folder).facts, json.loads(json.dumps(facts)))
+
+
+def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Store what the work in a folder depends on, where nothing is stored yet."""
+    if not is_begun(folder):
+        WORK.write_manifest(folder, WorkManifest(facts=dict(facts), version=__version__))
 
 
 @final

@@ -1,4 +1,8 @@
-"""Tensors and metadata in one safetensors file, written atomically and checked by a checksum."""
+"""Tensors and metadata in one safetensors file, written atomically and checked by a checksum.
+
+It is to one file what `counterfoil.core.artifact` is to a folder: one rename replaces all of it, as
+a checkpoint needs that is written every few minutes.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +28,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
 
     Tensors that share memory are written once each.
     """
-    owned = _owned(tensors)
-    facts = {"format": FORMAT, "checksum": _checksum(owned), "about": dict(about)}
+    owned, plain = _owned(tensors), json.loads(json.dumps(about))
+    facts = {"format": FORMAT, "checksum": _checksum(owned, plain), "about": plain}
     with atomic_write(path) as temporary:
         save_file(owned, temporary, {_KEY: json.dumps(facts)})
 
@@ -53,7 +57,7 @@ def read_tensors(path: Path, noun: str) -> tuple[dict[str, Tensor], dict[str, An
             f"{path} has format {facts.get('format')}, and this version of counterfoil reads "
             f"format {FORMAT}; open it with the version that wrote it"
         )
-    if facts.get("checksum") != _checksum(tensors):
+    if facts.get("checksum") != _checksum(tensors, facts["about"]):
         raise ValueError(f"{path} is damaged: its checksum does not fit; delete it and start again")
     return tensors, facts["about"]
 
@@ -77,8 +81,8 @@ def _owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return owned
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> int:
-    value = 0
+def _checksum(tensors: Mapping[str, Tensor], about: object) -> int:
+    value = zlib.crc32(json.dumps(about, sort_keys=True).encode())
     for name in sorted(tensors):
         value = zlib.crc32(name.encode(), value)
         value = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, value)

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from counterfoil.core.config import unknown_name
 from counterfoil.core.console import progress
-from counterfoil.core.io import check_file, read_json, write_json
-from counterfoil.core.resumable import FACTS, PartsFolder, check_facts
+from counterfoil.core.io import check_file, write_json
+from counterfoil.core.resumable import PartsFolder, check_begun, is_begun, write_facts
 from counterfoil.core.types import Embeddings, WordHead, WordHeadModel
 from counterfoil.data.caption_edits import TextChange
 from counterfoil.data.dataset import ImageTextDataset
@@ -682,16 +682,13 @@ class ExplanationCheckpoint:
             resume: allow parts of an interrupted pass, if they depend on the same facts.
         """
         self.parts = PartsFolder(output.with_name(f"{output.name}.partial"), suffix=".json")
-        self._facts, self._facts_file = dict(facts), self.parts.folder / FACTS
-        if not self._facts_file.exists():
-            return
-        if not resume:
+        self._facts = dict(facts)
+        if is_begun(self.parts.folder) and not resume:
             raise ValueError(
                 f"{self.parts.folder} holds explanations that were stopped; add --resume to "
                 "continue them, or delete it"
             )
-        stored = read_json(self._facts_file, "the facts of stored explanations")
-        check_facts(self.parts.folder, stored, self._facts)
+        check_begun(self.parts.folder, self._facts)
 
     def load(self, number: int) -> list[Explanation] | None:
         """A finished part; None where it is missing."""
@@ -710,6 +707,5 @@ class ExplanationCheckpoint:
     def save(self, number: int, explanations: Sequence[Explanation]) -> None:
         """Write the explanations of a part of the data set."""
         # the facts come with the first part: a pass that is refused leaves nothing behind
-        if not self._facts_file.exists():
-            write_json(self._facts_file, self._facts)
+        write_facts(self.parts.folder, self._facts)
         write_json(self.parts.path(number), [each.to_dict() for each in explanations])

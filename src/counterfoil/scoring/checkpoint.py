@@ -8,12 +8,11 @@ resumed by two: each file is absorbed by one of the processes, and its tiles are
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast, final
+from typing import Protocol, cast, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -24,6 +23,7 @@ from counterfoil.core import distributed
 from counterfoil.core.console import warn
 from counterfoil.core.io import ensure_writable_folder
 from counterfoil.core.resumable import PartsFolder, WorkStopped, check_facts
+from counterfoil.core.tensors import read_tensors, write_tensors
 
 Fact = str | int
 _Marks = tuple[tuple[str, int, int], ...]  # name, address and version of each tensor
@@ -82,7 +82,7 @@ class StreamCheckpoint:
         self.every, self.stop = every, stop
         self._old: list[Path] = []
         if folder is not None:
-            self._parts = PartsFolder(folder, prefix="process-", suffix=".npz", digits=0)
+            self._parts = PartsFolder(folder, prefix="process-", suffix=".safetensors", digits=0)
             ensure_writable_folder(self._parts.path(0))
 
     def begin(self, shape: tuple[int, int], tile: tuple[int, int]) -> Tensor:
@@ -159,40 +159,30 @@ class StreamCheckpoint:
     def _read(self, number: int) -> _SavedFile:
         path = self._parts.path(number)
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                facts = json.loads(str(arrays["facts"]))
-                try:
-                    check_facts(path.parent, facts, self.facts)
-                except ValueError as error:
-                    return _SavedFile(number, refusal=str(error))
-                for name in self.reducers:
-                    arrays[name]  # reading checks the archive's checksum
-                return _SavedFile(number, arrays["done"].tobytes())
-        except Exception as error:  # a damaged archive raises almost anything
-            return _SavedFile(number, damage=f"{path} is damaged ({error})")
+            tensors, facts = read_tensors(path, "a checkpoint of a pass")
+        except ValueError:
+            return _SavedFile(number, damage=f"{path} is damaged")
+        try:
+            check_facts(path.parent, facts, self.facts)
+        except ValueError as error:
+            return _SavedFile(number, refusal=str(error))
+        return _SavedFile(number, tensors["done"].numpy().tobytes())
 
     def _absorb(self, number: int, done: Tensor) -> None:
         if number % distributed.size() != distributed.rank():
             return
         self._done |= done
-        with np.load(self._parts.path(number), allow_pickle=False) as arrays:
-            for name, reducer in self.reducers.items():
-                reducer.absorb(torch.from_numpy(arrays[name]))
+        tensors, _ = read_tensors(self._parts.path(number), "a checkpoint of a pass")
+        for name, reducer in self.reducers.items():
+            reducer.absorb(tensors[f"reducer/{name}"])
 
     def _save(self) -> None:
         if self.folder is None:
             return
-        arrays: dict[str, Any] = {
-            "facts": np.array(json.dumps(self.facts)),
-            "done": np.packbits(self._done.numpy()),
-            **{name: reducer.state().cpu().numpy() for name, reducer in self.reducers.items()},
-        }
-
-        def write(path: Path) -> None:
-            with path.open("wb") as file:  # given a path, savez would append ".npz" to its name
-                np.savez(file, **arrays)
-
-        self._parts.save(distributed.rank(), write)
+        done = torch.from_numpy(np.packbits(self._done.numpy()))
+        states = {f"reducer/{name}": reducer.state() for name, reducer in self.reducers.items()}
+        path = self._parts.path(distributed.rank())
+        write_tensors(path, {"done": done, **states}, self.facts)
         while self._old:  # their content is in the new file, or in another process's
             self._old.pop().unlink(missing_ok=True)
 

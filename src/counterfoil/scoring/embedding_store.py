@@ -37,7 +37,7 @@ from counterfoil.core.io import (
 )
 from counterfoil.core.registry import short_name
 from counterfoil.core.resumable import (
-    FACTS,
+    WORK,
     WorkStopped,
     begin_facts,
     check_facts,
@@ -528,7 +528,7 @@ def _finish(folder: Path, partial: Path, counts: tuple[int, int], facts: Mapping
         out.flush()
         del out, store
         shutil.rmtree(partial / kind)
-    (partial / FACTS).unlink(missing_ok=True)
+    (partial / WORK.file).unlink(missing_ok=True)
     manifest = VectorsManifest(facts=dict(facts), version=__version__)
     VECTORS.write_manifest(partial, manifest, [f"{kind}.npy" for kind in KINDS])
     if not facts:  # the cache is ours, whatever is damaged there

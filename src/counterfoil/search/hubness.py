@@ -34,7 +34,6 @@ NEAREST, ALPHA = 128, 0.75
 MAX_BANK = 10_000  # reference queries of each modality
 AGAIN = "make it again with `counterfoil index --output INDEX --hubness DATA`"
 _AT_ONCE = 1024
-_VERSION = 1
 
 
 def neighbour_bias(items: Tensor, bank: Tensor, nearest: int = NEAREST) -> Tensor:
@@ -105,7 +104,7 @@ class HubnessCorrection:
         tensors = {"texts": self.texts.contiguous(), "images": self.images.contiguous()}
         for side, (numbers, values) in self.known.items():
             tensors |= {f"{side} numbers": numbers, f"{side} offsets": values}
-        about = {"format": _VERSION, "nearest": self.nearest, "alpha": self.alpha}
+        about = {"nearest": self.nearest, "alpha": self.alpha}
         write_tensors(folder / HUBNESS, tensors, about)
 
     @classmethod
@@ -120,8 +119,6 @@ class HubnessCorrection:
             return None
         tensors, about = read_tensors(path, "a bank of hubness")
         try:
-            if about["format"] != _VERSION:
-                raise ValueError
             texts, images = tensors["texts"], tensors["images"]
             shapes = [tuple(bank.shape[1:]) for bank in (texts, images)]
             if shapes != [(width,)] * 2 or not all(b.isfinite().all() for b in (texts, images)):

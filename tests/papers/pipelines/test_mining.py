@@ -80,7 +80,7 @@ def forked(model: Path, out: Path) -> int:
 def test_terminated_and_gone_on_with(model, whole, tmp_path, slow, capsys):
     out = tmp_path / "lists"
     child = forked(model, out)
-    processes.wait_for((tmp_path / "lists.partial" / "process-0.npz").exists, child)
+    processes.wait_for((tmp_path / "lists.partial" / "process-0.safetensors").exists, child)
     os.kill(child, signal.SIGTERM)
     assert processes.ended(child) == 3
     assert not out.exists()
@@ -112,7 +112,7 @@ def test_other_lists_are_not_gone_on_with(model, tmp_path, slow, capsys):
     assert mine(model, out, "--resume", "--filter", "skip=1") == 2
     shown = said(capsys)
     assert "the 1 hardest of the rest here" in shown
-    assert (tmp_path / "lists.partial" / "process-0.npz").is_file()
+    assert (tmp_path / "lists.partial" / "process-0.safetensors").is_file()
 
 
 @pytest.mark.slow
@@ -274,7 +274,7 @@ def test_half_precision_goes_on_where_it_was_stopped(model, tmp_path, slow, caps
     halved = ("--precision", "bf16")
     assert mine(model, tmp_path / "a", *halved) == 0
     assert mine(model, tmp_path / "b", *halved, "--minutes", "0.01") == 3
-    assert (tmp_path / "b.partial" / "process-0.npz").is_file()
+    assert (tmp_path / "b.partial" / "process-0.safetensors").is_file()
     assert mine(model, tmp_path / "b", "--resume") == 2
     assert "precision is bfloat16 there and float32 here" in said(capsys)
     assert mine(model, tmp_path / "b", *halved, "--resume") == 0

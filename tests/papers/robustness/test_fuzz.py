@@ -36,6 +36,7 @@ import corpus_cases
 import foil_cases
 from counterfoil.analysis.runs import caption_difficulty, foil_accuracies, training_cost
 from counterfoil.core.io import write_array, write_json
+from counterfoil.core.resumable import write_facts
 from counterfoil.data.corrections import read_crowd_votes
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import FEATURES, FeaturesManifest, open_feature_table
@@ -414,7 +415,7 @@ def stage(folder: Path) -> None:
 
 def explanations(folder: Path) -> None:
     made = Explanation("a dog", 0.5, ())
-    write_json(folder / "out.jsonl.partial" / "facts.json", {"a": 1})
+    write_facts(folder / "out.jsonl.partial", {"a": 1})
     write_json(folder / "out.jsonl.partial" / "000000.json", [made.to_dict()])
 
 
