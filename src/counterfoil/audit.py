@@ -573,8 +573,8 @@ def _hardest(
     hardest = replace(
         lists, texts=lists.texts[:, :HARD_TEXTS], images=lists.images[:, :HARD_IMAGES]
     )
-    texts = (dataset.text_to_image >= 0).nonzero().squeeze(1)
-    captions, counts = relation.captions((relation.counts > 0).nonzero().squeeze(1))
+    texts = relation.owned
+    captions, counts = relation.captions(relation.described)
     first_captions = captions[counts.cumsum(0) - counts]  # an image's texts are listed once
     return (
         inspect_pairs(hardest, relation, first_captions)[0],

@@ -155,7 +155,7 @@ def diagnose_lists(
 
 def _draw_anchors(dataset: ImageTextDataset, samples: int, seed: int) -> Tensor:
     """Rows of random captions of images, in order."""
-    captions = (dataset.text_to_image >= 0).nonzero().squeeze(1)
+    captions = dataset.relation.owned
     if not len(captions):
         raise ValueError(
             f"{dataset.name} ({dataset.split_name}) has no caption of an image to look at"

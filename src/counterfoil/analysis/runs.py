@@ -31,7 +31,7 @@ from counterfoil.pipelines.scorers import check_different, short_names
 from counterfoil.pipelines.stages.compare import learning_curve
 from counterfoil.pipelines.stages.evaluate import NUMBERS, RetrievalEvaluation
 from counterfoil.pipelines.stages.mine import HARDNESS, hardness_at
-from counterfoil.report.analysis import Analysis, cells
+from counterfoil.report.analysis import Analysis, Column, table
 from counterfoil.report.figures import (
     NamedSample,
     gap_histograms,
@@ -370,7 +370,7 @@ TEXTS, IMAGES = 5, 3  # of a list, as many as Figure 6 of AOQ shows
 def report(
     folders: Sequence[Path], *, source: DataSource | None = None, foils: Sequence[Path] = ()
 ) -> Analysis:
-    """Compare evaluations with the first of them on one page.
+    """Set finished evaluations beside the first of them: numbers, curves, cost, differing queries.
 
     Folders are of runs, with all their finished evaluations, of evaluations, or of models.
     The data are needed to evaluate models and to show queries on which runs differ; `foils` are
@@ -553,25 +553,21 @@ def _gap_samples(named: NamedEvaluations) -> tuple[NamedSample, ...]:
 
 def cost_table(costs: Sequence[Mapping[str, Any]]) -> TableBlock:
     """Show what `training_cost` measured: steps, minutes, memory and pairs a second of each run."""
-    rows = tuple(
-        cells(
-            cost["name"],
-            cost["steps"],
-            (cost["epochs"], "g"),
-            cost["minutes"],
-            (cost["memory_mb"] and cost["memory_mb"] / 1024, ".2f"),
-            (cost["pairs_per_second"], ",.0f"),
-            cost["mined_minutes"] or None,
-        )
-        for cost in costs
-    )
-    head = "training", "steps", "epochs", "minutes", "peak GB", "pairs a second", "mining, minutes"
+    columns: dict[str, Column] = {
+        "training": "name",
+        "steps": "steps",
+        "epochs": ("epochs", "g"),
+        "minutes": "minutes",
+        "peak GB": lambda cost: (cost["memory_mb"] and cost["memory_mb"] / 1024, ".2f"),
+        "pairs a second": ("pairs_per_second", ",.0f"),
+        "mining, minutes": lambda cost: cost["mined_minutes"] or None,
+    }
     note = (
         "Minutes with everything beside the steps, over all sessions; peak memory of the GPU if "
         "there was one, else of the process; pairs a second: median of the log. Minutes of "
         "different machines, or of a busy one, do not compare."
     )
-    return TableBlock("Cost of training", head, rows, note)
+    return table("Cost of training", costs, columns, note)
 
 
 def foil_accuracies(files: Sequence[Path]) -> list[dict[str, Any]]:
@@ -598,25 +594,26 @@ def foil_accuracies(files: Sequence[Path]) -> list[dict[str, Any]]:
 
 def foil_table(lines: Sequence[Mapping[str, Any]]) -> TableBlock:
     """Show what `foil_accuracies` counted: accuracy, interval and chance of each set and model."""
-    rows = tuple(
-        cells(
-            *(line[key] for key in ("set", "of", "measure", "model", "value")),
-            f"{line['low']:.1f} to {line['high']:.1f}",
-            line["chance"],
-        )
-        for line in lines
-    )
-    head = "set", "items of", "measure", "model", "%", "95 % interval", "chance, %"
-    return TableBlock("Foils", head, rows)
+    columns: dict[str, Column] = {
+        "set": "set",
+        "items of": "of",
+        "measure": "measure",
+        "model": "model",
+        "%": "value",
+        "95 % interval": lambda line: f"{line['low']:.1f} to {line['high']:.1f}",
+        "chance, %": "chance",
+    }
+    return table("Foils", lines, columns)
 
 
 def _apart_table(others: NamedEvaluations) -> TableBlock:
-    rows = tuple(
-        cells(name, evaluation.report.rsum, evaluation.report.setting.line())
-        for name, evaluation in others.items()
-    )
+    columns: dict[str, Column] = {
+        "run": lambda one: one[0],
+        "RSum": lambda one: one[1].report.rsum,
+        "how": lambda one: one[1].report.setting.line(),
+    }
     note = "Other data, another split or another protocol: these do not compare with those above."
-    return TableBlock("Measured otherwise", ("run", "RSum", "how"), rows, note)
+    return table("Measured otherwise", list(others.items()), columns, note)
 
 
 def _differing_queries(

@@ -186,8 +186,8 @@ class BatchSampler:
                 relation.text_to_image, images=relation.images, ambiguous=relation.ambiguous
             )
         self.relation, self.partition = relation, partition
-        self._texts = (relation.text_to_image >= 0).nonzero().squeeze(1)
-        self._images = (relation.counts > 0).nonzero().squeeze(1)
+        self._texts = relation.owned
+        self._images = relation.described
         self._clashes = separate_images(relation) if all_captions else separate_texts(relation)
         if len(self) < 1:
             raise ValueError(

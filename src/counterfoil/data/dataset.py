@@ -140,6 +140,16 @@ class Relation:
         return torch.bincount(self.text_to_image[self.text_to_image >= 0], minlength=self.images)
 
     @cached_property
+    def owned(self) -> Tensor:
+        """Rows of the texts that describe an image, in order."""
+        return (self.text_to_image >= 0).nonzero().squeeze(1)
+
+    @cached_property
+    def described(self) -> Tensor:
+        """Rows of the images that have texts, in order."""
+        return self.counts.nonzero().squeeze(1)
+
+    @cached_property
     def _starts(self) -> Tensor:
         orphans = (self.text_to_image < 0).sum()
         return orphans + self.counts.cumsum(0) - self.counts
@@ -178,8 +188,7 @@ class Relation:
         first: dict[str, int] = {}
         plain = (plain_caption(text) for text in self._texts)
         wording = torch.tensor([first.setdefault(t, len(first)) if t else -1 for t in plain])
-        owned = (self.text_to_image >= 0).nonzero().squeeze(1)
-        true, more = Pairs(self.text_to_image[owned], owned), self.exempt
+        true, more = Pairs(self.text_to_image[self.owned], self.owned), self.exempt
         if more is not None:  # what equals a confirmed or an unclear caption is no negative either
             true = Pairs(torch.cat([true.image, more.image]), torch.cat([true.text, more.text]))
         return EqualTexts.of(wording, true, self.text_to_image, self.images)

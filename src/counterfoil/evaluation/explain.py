@@ -234,7 +234,7 @@ def explain_dataset(
     """
     text_processor(model)  # refuses a model that reads no captions
     text_to_image = dataset.relation.text_to_image
-    rows = (text_to_image >= 0).nonzero().squeeze(1)
+    rows = dataset.relation.owned
     if not len(rows):
         raise ValueError(
             f"{dataset.name} ({dataset.split_name}) has no caption; there is nothing to do"

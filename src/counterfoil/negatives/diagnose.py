@@ -68,7 +68,7 @@ def hardness(
         return torch.stack(each).float().mean(0)
 
     text_to_image = relation.text_to_image
-    owned = (text_to_image >= 0).nonzero().squeeze(1)
+    owned = relation.owned
     batch = min(batch, len(owned))
     scores: list[tuple[Tensor, Tensor, Tensor]] = []
     for _ in range(max(1, samples // batch)):

@@ -287,7 +287,7 @@ class OfflineNegativeSampler:
         own image worse than all others.
         """
         text_to_image, counts = self.relation.text_to_image, self.relation.counts
-        anchors, described = (text_to_image >= 0).nonzero().squeeze(1), counts.nonzero().squeeze(1)
+        anchors, described = self.relation.owned, self.relation.described
         images = ((self._text_counts == 0) & (counts > 0)).nonzero().squeeze(1)
         texts = anchors[self._image_counts[anchors] == 0]
         empty = int(((counts > 0) & (self._text_counts == 0))[text_to_image[anchors]].sum())
@@ -333,7 +333,7 @@ class OfflineNegativeSampler:
 
     def _check(self) -> None:
         """Check that every anchor has a pair to draw."""
-        anchors = (self.relation.text_to_image >= 0).nonzero().squeeze(1)
+        anchors = self.relation.owned
         text_counts = self._text_counts[self.relation.text_to_image[anchors]]
         empty = int(((text_counts == 0) | (self._image_counts[anchors] == 0)).sum())
         if empty:

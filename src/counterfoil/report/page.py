@@ -23,8 +23,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, final
 
-import numpy as np
-
 from counterfoil import __version__
 from counterfoil.core.io import write_text
 
@@ -53,6 +51,7 @@ def current_provenance(
     *, seed: int | None = None, recipe: str = "", digest: str = ""
 ) -> Provenance:
     """Command line, library versions and device of this process, and the recipe if there is one."""
+    import numpy as np
     import torch
 
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -326,7 +326,7 @@ class SearchIndex:
             ValueError: there are too few captions or images.
         """
         self._check_single("probabilities are fitted")
-        owned = (dataset.text_to_image >= 0).nonzero().squeeze(1)
+        owned = dataset.relation.owned
         if len(owned) > MAX_CAPTIONS:
             owned = owned[torch.linspace(0, len(owned) - 1, MAX_CAPTIONS).round().long()]
         known = set(dataset.image_ids)

@@ -12,7 +12,6 @@ from counterfoil.data.dataset import Relation
 from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.papers.aoq.figures import (
     BINS,
-    anchor_scores,
     chance_of_top,
     cross_ranks,
     examples,
@@ -23,6 +22,7 @@ from counterfoil.papers.aoq.figures import (
     pair_ranks,
     percent_among,
     places,
+    query_scores,
     rank_shares,
 )
 from evaluation_cases import member, ragged, scores
@@ -83,8 +83,8 @@ def test_anchors_meet_everything():
     text_to_image = ragged(8, 0)
     found = scores(8, text_to_image, 0)
     anchors = (text_to_image >= 0).nonzero().squeeze(1)[:5]
-    relation = Relation(text_to_image, images=8)
-    texts, images = anchor_scores([member(found)], relation, anchors)
+    texts = query_scores([member(found)], "i2t", text_to_image[anchors])
+    images = query_scores([member(found)], "t2i", anchors)
     torch.testing.assert_close(texts, found[text_to_image[anchors]])
     torch.testing.assert_close(images, found[:, anchors].T)
 

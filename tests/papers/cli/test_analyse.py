@@ -15,7 +15,7 @@ from counterfoil.pipelines.scorers import ensemble_parts, short_names
 
 def test_online_rank(models, analysed):
     few = ("--anchors", "20", "--draws", "4", "--seed", "5", "--top", "10")
-    shown, page, numbers = analysed("online-rank", models / "run/online", *few)
+    shown, _, numbers = analysed("online-rank", models / "run/online", *few, figures=2)
     for said in ("scenes train, whole split: 24 images, 120 texts", "sampling seed 5"):
         assert said in shown
     assert "single model, score: cosine, trained with seed 0" in shown
@@ -24,7 +24,6 @@ def test_online_rank(models, analysed):
     assert [line["hardest"] for line in numbers["lines"]] == [10, 10, 2, 2]
     assert numbers["lines"][0]["expected_rank"] == 120 / 32
     assert numbers["lines"][2]["expected_rank"] == expected_rank(120, 32, captions=5)
-    assert page.count("<svg") == 2
 
 
 def test_online_rank_of_given_batches(models, analysed):
@@ -59,14 +58,13 @@ def test_negatives_from_lists(models, analysed):
 
 
 def test_curves_of_a_run(models, analysed):
-    shown, page, numbers = analysed("curves", models / "run", data=None)
+    shown, page, numbers = analysed("curves", models / "run", data=None, figures=4)
     names = [one["curve"]["name"] for one in numbers["trainings"]]
     assert names == ["adaptive", "online"]
     losses = [one["losses"] for one in numbers["trainings"]]
     assert losses == ["SumTriplet then AdaptiveQuintuplet", "SumTriplet then HardestTriplet"]
     assert "scenes dev, whole split: RSum after each epoch" in shown
     assert "single models; seed 0" in shown
-    assert page.count("<svg") == 4
     assert "Development R@1 image to text, % by epoch: adaptive ends at" in page
     assert "Development R@1 text to image, % by epoch: adaptive ends at" in page
     lines = (models / "run/online/metrics.jsonl").read_text().splitlines()
@@ -99,7 +97,7 @@ def test_curves_of_a_bare_log(analysed, tmp_path):
 
 def test_cross_rank(models, analysed):
     first, second = models / "run/online", models / "pixels"
-    shown, page, numbers = analysed("cross-rank", first, second, f"{first}+{second}")
+    shown, _, numbers = analysed("cross-rank", first, second, f"{first}+{second}", figures=1)
     assert set(numbers["percent"]) == {"online", "pixels", "online + pixels"}
     assert "online + pixels: ensemble of 2 by mean score" in shown
     assert "Percent of 30 true pairs" in shown
@@ -109,7 +107,6 @@ def test_cross_rank(models, analysed):
     ranks = cross_ranks(*pair_ranks(members, dataset.text_to_image), 5)
     assert numbers["percent"]["pixels"] == rank_shares(ranks)
     assert numbers["median"]["pixels"] == float(ranks.median())
-    assert page.count("<svg") == 1
 
 
 def test_vectors_without_pictures(analysed, tmp_path):

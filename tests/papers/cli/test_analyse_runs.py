@@ -9,7 +9,7 @@ from counterfoil.analysis.runs import finished_evaluations
 def test_student(analysed, tmp_path):
     wanted = {name: write_run(tmp_path / name, taught()) for name in ("gpo", "chan")}
     where = (tmp_path / "gpo", tmp_path / "chan")
-    shown, page, numbers = analysed("student", *where, data=None)
+    shown, page, numbers = analysed("student", *where, data=None, figures=1)
     assert [one["name"] for one in numbers["students"]] == ["gpo", "chan"]
     for one in numbers["students"]:
         rsums = wanted[one["name"]]
@@ -27,7 +27,6 @@ def test_student(analysed, tmp_path):
         assert one["ensemble"]["seeds"] == [1, 2]
     assert "ensemble of 2, seed 1 and 2" in page
     assert "scenes test, whole split: 6 images, 30 texts; any hit" in shown
-    assert page.count("<svg") == 1
 
 
 def test_students_of_one_run_are_told_apart(analysed, tmp_path):
@@ -42,7 +41,7 @@ def test_students_of_one_run_are_told_apart(analysed, tmp_path):
 
 def test_against_teachers(analysed, tmp_path):
     wanted = write_run(tmp_path / "k", taught(3, students=(1, 2, 3)))
-    shown, page, numbers = analysed("against", "teachers", tmp_path / "k", data=None)
+    shown, _, numbers = analysed("against", "teachers", tmp_path / "k", data=None, figures=3)
     found = {(one["series"], one["at"]): one["result"]["rsum"] for one in numbers["lines"]}
     for k in (1, 2, 3):
         assert found[("student", k)] == pytest.approx(wanted[f"test-student-of-{k}"])
@@ -50,7 +49,6 @@ def test_against_teachers(analysed, tmp_path):
     alone = [one["models"] for one in numbers["lines"] if one["at"] == 1]
     assert alone == [["teacher-1"], ["teacher-2"], ["teacher-3"], ["student-of-1"]]
     assert "RSum by models: ensemble" in shown
-    assert page.count("<svg") == 3
 
 
 def test_against_batch(analysed, tmp_path):

@@ -115,7 +115,7 @@ def online_ranks(
         ValueError: a batch of fewer than 2 captions, or of more than there are.
     """
     text_to_image = relation.text_to_image
-    owned = (text_to_image >= 0).nonzero().squeeze(1)
+    owned = relation.owned
     if not batches or min(batches) < 2 or max(batches) > len(owned):
         raise ValueError(
             f"batches of {', '.join(map(str, batches)) or 'nothing'} cannot be drawn from "
@@ -127,7 +127,9 @@ def online_ranks(
     at_once = max(1, _NUMBERS // max(len(text_to_image), relation.images))
     with progress("anchors ranked", len(chosen)) as advance:
         for part in torch.split(chosen, at_once):
-            for row, texts, images in zip(part, *anchor_scores(members, relation, part)):
+            to_texts = query_scores(members, "i2t", text_to_image[part])
+            to_images = query_scores(members, "t2i", part)
+            for row, texts, images in zip(part, to_texts, to_images):
                 image = text_to_image[row]
                 wrong_texts, wrong_images = wrong_counterparts(relation, image)
                 drawn = draw_batches(owned[owned != row], max(batches) - 1, draws, rng)
@@ -168,26 +170,17 @@ def percent_among(ranks: Tensor, k: int) -> float:
     return 100 * ((ranks > 0) & (ranks <= k)).double().mean().item()
 
 
-def anchor_scores(
-    members: Sequence[EmbeddedDataset], relation: Relation, anchors: Tensor
-) -> tuple[Tensor, Tensor]:
-    """(S, T) scores of the anchor captions' images with all texts, and (S, I) of the captions.
-
-    Anchors are (S,) text rows, each of an image.
-    """
-    texts = image_scores(members, relation.text_to_image[anchors])
-    with_anchors = [EmbeddedDataset(m.model, m.images, m.texts.rows(anchors)) for m in members]
-    pictures = DenseScores(relation.images, len(anchors))
-    stream_scores(with_anchors, [pictures])
-    return texts, pictures.scores.T.contiguous().cpu()
-
-
-def image_scores(members: Sequence[EmbeddedDataset], images: Tensor) -> Tensor:
-    """(S, T) scores of some images, by their rows, with all texts."""
-    subsets = [EmbeddedDataset(m.model, m.images.rows(images), m.texts) for m in members]
-    dense = DenseScores(len(images), len(subsets[0].texts))
-    stream_scores(subsets, [dense])
-    return dense.scores.cpu()
+def query_scores(members: Sequence[EmbeddedDataset], direction: Direction, rows: Tensor) -> Tensor:
+    """(S, N) scores of some images with all texts, "i2t", or of some texts with all images."""
+    of_images = direction == "i2t"
+    if of_images:
+        some = [EmbeddedDataset(m.model, m.images.rows(rows), m.texts) for m in members]
+    else:
+        some = [EmbeddedDataset(m.model, m.images, m.texts.rows(rows)) for m in members]
+    dense = DenseScores(len(some[0].images), len(some[0].texts))
+    stream_scores(some, [dense])
+    scores = dense.scores.cpu()
+    return scores if of_images else scores.T.contiguous()
 
 
 def places(scores: Tensor, wrong: Tensor) -> Tensor:
@@ -356,20 +349,18 @@ def examples(
     Raises:
         ValueError: no two images are described.
     """
-    described = (relation.counts > 0).nonzero().squeeze(1)
+    described = relation.described
     if len(described) < 2:
         raise ValueError(f"{len(described)} images have captions; negatives need at least 2")
     chosen = described[torch.randperm(len(described), generator=rng)[:anchors]]
     captions = relation.random_caption(chosen, rng)
     text_to_image = relation.text_to_image
-    owned = (text_to_image >= 0).nonzero().squeeze(1)
+    scored = query_scores(members, "i2t", chosen), query_scores(members, "t2i", captions)
     pairs = []
-    for image, text, to_texts, to_images in zip(
-        chosen, captions, *anchor_scores(members, relation, captions)
-    ):
+    for image, text, to_texts, to_images in zip(chosen, captions, *scored):
         wrong_texts, wrong_images = wrong_counterparts(relation, image)
         true_texts = (text_to_image == image).nonzero().squeeze(1)
-        others = owned[owned != text]
+        others = relation.owned[relation.owned != text]
         batches = draw_batches(others, min(batch - 1, len(others)), shown, rng)
         mined = (lists.texts[image], lists.images[text]) if lists else (None, None)
         sides = []

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from string import ascii_lowercase
+from string import ascii_lowercase, digits
 from typing import Annotated, Any, NamedTuple, final
 
 import torch
@@ -28,6 +28,7 @@ from counterfoil.evaluation.metrics import (
 )
 from counterfoil.evaluation.results import chance, signed
 from counterfoil.papers.analyses import Runs, analysis
+from counterfoil.papers.aoq.figures import query_scores
 from counterfoil.pipelines.run import DataSource
 from counterfoil.pipelines.scorers import describe_protocol, open_scorers, score_unit
 from counterfoil.report.analysis import Analysis, Column, table
@@ -403,24 +404,21 @@ def neighbourhood(
     check_text_to_image(text_to_image, len(members[0].images), len(members[0].texts))
     one = torch.tensor([row])
     if direction == "i2t":
+        sides = [(m.images, m.texts) for m in members]
         true = (text_to_image == row).nonzero().flatten()
-        alone = [EmbeddedDataset(m.model, m.images.rows(one), m.texts) for m in members]
-        sides = [(m.images, m.texts) for m in alone]
-        nearest = TopK("image", 1, negatives, torch.where(text_to_image == row, 0, -1))
     else:
+        sides = [(m.texts, m.images) for m in members]
         true = text_to_image[one][text_to_image[one] >= 0]
-        alone = [EmbeddedDataset(m.model, m.images, m.texts.rows(one)) for m in members]
-        sides = [(m.texts, m.images) for m in alone]
-        nearest = TopK("text", 1, negatives, text_to_image[one])
-    stream_scores(alone, [nearest])
-    wrong = nearest.rows[0].long().cpu()
-    wrong = wrong[wrong >= 0]
+    scores = query_scores(members, direction, one)[0]
+    scores[true] = -torch.inf
+    order = scores.argsort(descending=True, stable=True)
+    wrong = order[: min(negatives, len(scores) - len(true))]
     if not len(wrong):
         raise ValueError(
             f"nothing is wrong for {_MAP_SIDES[direction][0]} row {row}; more than one image is "
             "needed"
         )
-    query_vectors = single_unit_vectors([query for query, _ in sides])
+    query_vectors = single_unit_vectors([query.rows(one) for query, _ in sides])
     around = single_unit_vectors([others.rows(torch.cat([true, wrong])) for _, others in sides])
     if query_vectors.shape[1] != around.shape[1]:
         raise ValueError(
@@ -527,16 +525,18 @@ def _random_queries(
     dataset: ImageTextDataset, count: int, seed: int
 ) -> list[tuple[Direction, int]]:
     """Images and captions at random, of those that have a positive."""
-    rng = torch.Generator().manual_seed(seed)
-    described = (dataset.relation.counts > 0).nonzero().flatten()
-    owned = (dataset.text_to_image >= 0).nonzero().flatten()
-    if not len(described):
+    rng, relation = torch.Generator().manual_seed(seed), dataset.relation
+    if not len(relation.described):
         raise ValueError(
             f"no text of {dataset.name} {dataset.split_name} describes an image; name queries"
         )
-    images = described[torch.randperm(len(described), generator=rng)[:count]]
-    texts = owned[torch.randperm(len(owned), generator=rng)[:count]]
-    return [*(("i2t", row) for row in images.tolist()), *(("t2i", row) for row in texts.tolist())]
+    queries: list[tuple[Direction, int]] = []
+    sides: tuple[tuple[Direction, Tensor], ...]
+    sides = ("i2t", relation.described), ("t2i", relation.owned)
+    for direction, rows in sides:
+        drawn = rows[torch.randperm(len(rows), generator=rng)[:count]]
+        queries += [(direction, row) for row in drawn.tolist()]
+    return queries
 
 
 def _show_map(
@@ -554,26 +554,15 @@ def _show_map(
     matches = [item(dataset, match, row) for match in true]
     nearest = [item(dataset, r, row, place) for place, r in enumerate(wrong[:LABELLED])]
     points, edge = neighbours.points.numpy(), 1 + len(true)
-    letters = tuple(ascii_lowercase[: len(matches)])
-    figure = embedding_map(
-        (
-            MapPoints(f"query {kind}", points[:1]),
-            MapPoints(
-                f"true {others}",
-                points[1:edge],
-                letters,
-                tuple(match.text for match in matches[: len(letters)]),
-            ),
-            MapPoints(
-                f"wrong {others}",
-                points[edge:],
-                tuple(str(1 + place) for place in range(len(nearest))),
-                tuple(negative.text for negative in nearest),
-            ),
-        ),
-        key,
-        f"The {kind} “{name}” and its nearest {others}.",
-    )
+    letters, numerals = ascii_lowercase[: len(matches)], digits[1 : 1 + len(nearest)]
+    kinds = [MapPoints(f"query {kind}", points[:1])]
+    for side, at, labels, shown in (
+        ("true", points[1:edge], letters, matches),
+        ("wrong", points[edge:], numerals, nearest),
+    ):
+        texts = tuple(each.text for each in shown[: len(labels)])
+        kinds.append(MapPoints(f"{side} {others}", at, tuple(labels), texts))
+    figure = embedding_map(kinds, key, f"The {kind} “{name}” and its nearest {others}.")
     columns = (
         CardColumn("True", "a, b, … in this order", tuple(matches)),
         CardColumn("Wrong", "the nearest", tuple(nearest)),

@@ -141,7 +141,7 @@ def draw_captions(dataset: ImageTextDataset, count: int, seed: int) -> Tensor:
         ValueError: no text describes an image.
     """
     rng = torch.Generator().manual_seed(seed)
-    described = (dataset.relation.counts > 0).nonzero().squeeze(1)
+    described = dataset.relation.described
     if not len(described):
         raise ValueError(
             f"{dataset.name} {dataset.split_name} has no caption that describes an image"

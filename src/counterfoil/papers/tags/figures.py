@@ -37,8 +37,8 @@ from counterfoil.papers.analyses import (
 from counterfoil.papers.aoq.figures import (
     draw_batches,
     hardest_drawn,
-    image_scores,
     places,
+    query_scores,
     wrong_counterparts,
 )
 from counterfoil.papers.compared.rules import RuleGenerator, frequent_nouns
@@ -89,8 +89,7 @@ def hardest_captions(
     `scores` are (S, T) of the images of the `anchors`, (S,) text rows, with all texts; a batch has
     `batch` captions, the anchor among them.
     """
-    owned = (relation.text_to_image >= 0).nonzero().squeeze(1)
-    found = []
+    owned, found = relation.owned, []
     for row, line in zip(anchors, scores):
         place = places(line, wrong_counterparts(relation, relation.text_to_image[row])[0])
         drawn = draw_batches(owned[owned != row], batch - 1, 1, rng)
@@ -223,7 +222,7 @@ def _hardest_of_each_source(
     captions: dict[str, list[str]] = {}  # by the id of the caption that they were made of
     for foil in generated:
         captions.setdefault(foil.text, []).append(foil.foil)
-    scores = image_scores(scorer.on(dataset), dataset.text_to_image[rows])
+    scores = query_scores(scorer.on(dataset), "i2t", dataset.text_to_image[rows])
     in_batch, in_all = hardest_captions(scores, rows, dataset.relation, batch=batch, rng=rng)
     negatives = {
         name: [dataset.texts[row] if row >= 0 else "" for row in best.tolist()]

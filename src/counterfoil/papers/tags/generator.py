@@ -75,7 +75,7 @@ def generate_in_parts(
         ValueError: the partial folder is of another generator or other data.
         WorkStopped: `stop` returned True.
     """
-    rows = (dataset.text_to_image >= 0).nonzero().flatten().tolist()
+    rows = dataset.relation.owned.tolist()
     parts = [rows[start : start + CAPTIONS] for start in range(0, len(rows), CAPTIONS)]
     parts_folder = PartsFolder(partial, suffix=".jsonl")
     facts = {"corpus": dataset.fingerprint, "split": dataset.split_name, "writer": writer}
