@@ -32,7 +32,7 @@ def uniters(tmp_path_factory) -> Path:
 def stores(uniters, tmp_path_factory) -> Path:
     """Foils of the test split: "rules", and "tags", written by the second model."""
     root = tmp_path_factory.mktemp("stores")
-    few = ("--masks", "2", "--refills", "3", "--keep", "2")
+    few = ("--set", "masks=2", "--set", "refills=3", "--set", "keep=2")
     data = (REGIONS, "--split", "test")
     assert (
         recipes_cases.run(
