@@ -25,6 +25,8 @@ PLACES = {name: place for kind in CALLED for name, place in SHIPPED[kind].items(
 UNWRITTEN = {
     "_ImageGraph",  # of ONNX, in no file of ours
     "_TextGraph",
+    "OwnEncoders",  # around a module of the user's, whose own name is saved
+    "OwnScore",
     "RetrievalModel",
     "SingleVectorModel",
     "TwoTowerModel",

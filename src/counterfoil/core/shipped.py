@@ -130,7 +130,7 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
         **_at("counterfoil.negatives.generated", "GeneratedCaptions"),
         **_at("counterfoil.negatives.momentum", "KeyQueue", "MomentumQueue"),
         **_at("counterfoil.negatives.online", "TopScoringMiner"),
-        **_at("counterfoil.negatives.sampling", "CandidateConfig"),
+        **_at("counterfoil.negatives.sampling", "CandidateConfig", "SamplingConfig"),
         **_at("counterfoil.negatives.similarity", "CaptionSimilarity"),
         **_at("counterfoil.negatives.teachers", "Mask", "TeacherEnsemble", "Teachers"),
         **_at("counterfoil.training.mined", "Mined", "MinedBatches", "MinedNeighbours"),
