@@ -19,7 +19,6 @@ from counterfoil.data.features import features_of, is_feature_table, warn_of_zer
 from counterfoil.data.files import find_pictures
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers.columns import SPLIT, find_column
-from counterfoil.data.readers.memory import read_memory
 from counterfoil.data.readers.source import Format, Source
 
 # The readers of this package, each imported when a path is read; of those of one `Format.order` the
@@ -102,7 +101,12 @@ def load_dataset(
         caption_column=caption_column,
         split_column=split_column,
     )
-    dataset = _read(asked, str(source)) if on_disk else read_memory(source, asked)
+    if on_disk:
+        dataset = _read(asked, str(source))
+    else:
+        from counterfoil.data.readers.memory import read_memory  # which loads those of tables
+
+        dataset = read_memory(source, asked)
     decided, table = _path(corrections), _path(features)
     if decided is None and on_disk:
         decided = corrections_beside(str(source))
