@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from recipes_cases import no_figures  # noqa: F401 - runs here are of few steps
+
 collect_ignore_glob = ["pretend.py" if "COUNTERFOIL_PRETEND" in os.environ else "*"]
 
 
