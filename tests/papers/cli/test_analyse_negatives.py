@@ -172,7 +172,8 @@ def test_difficulty(analysed, tmp_path):
             for step in (10, 20, 30)
         ]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(ln) + "\n" for ln in lines))
-        stage = {"name": name, "filler": filler, "plan": {"seed": 3}}
+        sources = [{"filler": filler}] if filler else []
+        stage = {"name": name, "sources": sources, "plan": {"seed": 3}}
         note = {"kind": "train", "state": "done", "stage": stage, "data": {"name": "scenes"}}
         (tmp_path / "run" / f"{name}.json").write_text(json.dumps(note))
     (tmp_path / "run" / "pretrained").mkdir()
