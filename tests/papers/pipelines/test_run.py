@@ -190,7 +190,7 @@ SETTINGS, CONTENTS = "was made with other settings: ", "was made from other cont
         (("--set", "online.seed=5"), SETTINGS + "online.plan.seed is 0 there and 5 here"),
         (
             ("--set", "adaptive.mined.sampling.count=2"),
-            "adaptive.sources.0.sampling.count is 1 there",
+            "adaptive.sources[0].sampling.count is 1 there and 2 here",
         ),
         (("--set", "lists.texts=7"), "lists.texts is 20 there and 7 here"),
         (("--set", "lists.positives=text"), "lists.positives is id there and text here"),
