@@ -362,10 +362,18 @@ class ProcessedDataset:
     Attributes:
         processor: the processor.
         dataset: the data set.
+        original: where the inputs are vectors that a frozen model made, the inputs of that model;
+            else this.
     """
 
-    def __init__(self, processor: Processor, dataset: ImageTextDataset) -> None:
+    def __init__(
+        self,
+        processor: Processor,
+        dataset: ImageTextDataset,
+        original: ProcessedDataset | None = None,
+    ) -> None:
         self.processor, self.dataset = processor, dataset
+        self.original = original or self
         tokenizer = processor.tokenizer
         self._tokens = tokenize(dataset.texts, tokenizer) if tokenizer else None
         if self._tokens is not None and self._tokens.truncated:

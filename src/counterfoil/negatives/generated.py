@@ -356,11 +356,11 @@ class GeneratedCaptions(NegativeSource):
         Raises:
             ValueError: the model reads no words.
         """
-        if data.processor.tokenizer is None:
+        if data.original.processor.tokenizer is None:
             raise ValueError(
                 "this model compares ready-made vectors and cannot read generated captions"
             )
-        self.processor = data
+        self.processor = data.original
 
     def describe(self) -> dict[str, Any]:
         written = generated_digest(Path(self.folder))

@@ -405,7 +405,8 @@ def model_on_vectors(model: RetrievalModel, processor: ProcessedDataset) -> Proc
         _encode_to_cache(folder, model, processor, {})
     images, texts = (FeatureArray.of(read_array(_path(folder, kind), kind)) for kind in KINDS)
     with_vectors = replace(dataset, features=images, text_features=texts)
-    return ProcessedDataset(Processor(FeatureProcessor(images.width), None), with_vectors)
+    vectors = Processor(FeatureProcessor(images.width), None)
+    return ProcessedDataset(vectors, with_vectors, original=processor)
 
 
 def cached_vectors(

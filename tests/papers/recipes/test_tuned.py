@@ -147,8 +147,8 @@ def test_all_captions_in_one_batch(name, hub, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("aoq", "the loss AdaptiveQuintuplet, negatives would need it"),
-        ("negclip", "the loss InfoNCEWithCandidatesLoss, sources, neighbours would need it"),
+        ("aoq", "the loss AdaptiveQuintuplet, Mined would need it"),
+        ("negclip", "the loss InfoNCEWithCandidatesLoss, MinedNeighbours, GeneratedCaptions would"),
     ],
 )
 def test_what_draws_negatives_has_no_batch_of_all(name, words, hub, tmp_path, capsys):

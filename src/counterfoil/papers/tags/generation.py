@@ -392,7 +392,7 @@ class TagsGenerator(NegativeSource):
             ValueError: nothing hides a word, or the model is to learn words that it reads with
                 another processor.
         """
-        inputs = data
+        inputs = data = data.original  # new captions have no vectors yet
         if self._given is not None:
             opened = self._open_filler()
             self.filler = opened.model.requires_grad_(False)
