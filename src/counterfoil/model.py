@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 import torch
@@ -39,13 +39,6 @@ from counterfoil.data.corrections import CORRECTIONS_FILE, judged_pairs, write_c
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.feature_cache import CachedFeatureProcessor
 from counterfoil.data.images import decode_picture, open_picture
-from counterfoil.data.own import (
-    OwnImageProcessor,
-    OwnTokenizer,
-    Preprocess,
-    Tokenize,
-    own_processor,
-)
 from counterfoil.data.processor import (
     FeatureProcessor,
     PixelProcessor,
@@ -64,7 +57,6 @@ from counterfoil.models.base import ENCODER, FrozenTower, RetrievalModel, Single
 from counterfoil.models.embeddings import EmbeddingModel
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.models.library_folders import encoder_folder
-from counterfoil.models.own import as_retrieval_model
 from counterfoil.saved import CARD, OWN_FILES, SavedModelCard, open_saved
 from counterfoil.scoring.checkpoint import weights_digest
 from counterfoil.scoring.embedding_store import (
@@ -80,6 +72,9 @@ from counterfoil.scoring.encode import (
     encode_texts,
     is_inner_product,
 )
+
+if TYPE_CHECKING:
+    from counterfoil.data.own import Preprocess, Tokenize
 
 VECTORS = "vectors"
 _TRIAL = 8  # images and texts whose scores say how a model compares
@@ -302,9 +297,15 @@ class Model:
         if given and processor is not None:
             raise ValueError(f"both processor and {given[0]} are given; leave one of them out")
         if given or not (processor or isinstance(model, RetrievalModel)):
+            from counterfoil.data.own import own_processor
+
             processor = own_processor(preprocess, tokenize, name)
+        if not isinstance(model, RetrievalModel):
+            from counterfoil.models.own import as_retrieval_model
+
+            model = as_retrieval_model(model)
         values = {
-            "model": as_retrieval_model(model),
+            "model": model,
             "processor": processor,
             "name": name or type(model).__name__,
             "spec": spec,
@@ -316,18 +317,12 @@ class Model:
     @property
     def reads_pixels(self) -> bool:
         """True if it encodes images from their pixels."""
-        images = self.processor and self.processor.image_processor
-        if isinstance(images, OwnImageProcessor):
-            return images.preprocess is not None
-        return isinstance(images, PixelProcessor)
+        return self.processor is not None and self.processor.image_processor.reads_pixels
 
     @property
     def reads_features(self) -> bool:
         """True if it encodes images from stored features."""
-        images = self.processor and self.processor.image_processor
-        if isinstance(images, OwnImageProcessor):
-            return images.preprocess is None
-        return isinstance(images, FeatureProcessor)
+        return self.processor is not None and self.processor.image_processor.reads_features
 
     def process(self, dataset: ImageTextDataset) -> ProcessedDataset:
         """The data set as input of the model; a frozen part's outputs are cached on disk."""
@@ -628,30 +623,10 @@ class Model:
 def _describe_processor(processor: Processor | None) -> str:
     if processor is None:
         return "ready-made vectors"
-    match processor.image_processor:
-        case PixelProcessor(size=size, whole=True):
-            return f"whole pictures of up to {size} px, and captions, which its library prepares"
-        case PixelProcessor(size=size):
-            images = f"pictures at {size} px"
-        case FeatureProcessor(width=width):
-            images = f"image features of width {width}"
-        case OwnImageProcessor(preprocess=None):
-            images = "image features"
-        case OwnImageProcessor(preprocess=function):
-            images = f"pictures by {_function_name(function)}"
-        case other:
-            images = type(other).__name__
-    if processor.tokenizer is None:
-        return f"{images}; texts as vectors"
-    tokenizer = processor.tokenizer
-    if isinstance(tokenizer, OwnTokenizer):
-        return f"{images}; texts by {_function_name(tokenizer.function)}"
-    return f"{images}; texts by {type(tokenizer).__name__} of {tokenizer.size:,} tokens"
-
-
-def _function_name(function: Any) -> str:
-    """What a function, or an object that is called like one, is named in its code."""
-    return str(getattr(function, "__qualname__", type(function).__qualname__))
+    images, tokenizer = processor.image_processor, processor.tokenizer
+    if isinstance(images, PixelProcessor) and images.whole:
+        return f"{images.title}, and captions, which its library prepares"
+    return f"{images.title}; texts " + (f"by {tokenizer.title}" if tokenizer else "as vectors")
 
 
 def model_identity(name: str | Path) -> str:

@@ -29,7 +29,6 @@ from counterfoil.core.shipped import PAPERS
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.processor import INTO, Processor
 from counterfoil.models.base import HasFiles, RetrievalModel
-from counterfoil.models.own import OwnEncoders, OwnScore
 
 WEIGHTS, CARD = "model.safetensors", "model.json"
 OWN_FILES = "own_files"  # of `HasFiles`
@@ -192,7 +191,7 @@ def _built(
 
 def _class_place(model: nn.Module) -> str:
     """The class of a network, or of the module that it is made of."""
-    kind = type(model.module if isinstance(model, OwnEncoders | OwnScore) else model)
+    kind = type(model.own_module if isinstance(model, RetrievalModel) else model)
     return f"{kind.__module__}:{kind.__qualname__}"
 
 

@@ -188,7 +188,7 @@ def export(
         export_negatives,
         negatives_kind,
     )
-    from counterfoil.negatives.tables import MOST
+    from counterfoil.negatives.store import MOST
 
     store = Path(name)
     if negatives_kind(store) is not None:

@@ -56,6 +56,20 @@ class OwnImageProcessor(ImageProcessor):
     digest: str
     width: int = 3
 
+    @property
+    def reads_pixels(self) -> bool:
+        return self.preprocess is not None
+
+    @property
+    def reads_features(self) -> bool:
+        return self.preprocess is None
+
+    @property
+    def title(self) -> str:
+        if self.preprocess is None:
+            return "image features"
+        return f"pictures by {_function_name(self.preprocess)}"
+
     def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
         if self.preprocess is None:
             if dataset.features is None:
@@ -126,6 +140,10 @@ class OwnTokenizer(Tokenizer):
         self.size = 0  # not known
         self.pad = int(getattr(tokenize, "pad_token_id", None) or 0)
 
+    @property
+    def title(self) -> str:
+        return _function_name(self.function)
+
     def read(self, texts: Sequence[str]) -> TokenIds:
         output, mask = self.function(list(texts)), None
         if isinstance(output, Mapping) and "input_ids" in output:
@@ -158,6 +176,11 @@ class OwnTokenizer(Tokenizer):
     @property
     def digest(self) -> str:
         return hashlib.sha256(f"tokenize of {self._digest}".encode()).hexdigest()[:16]
+
+
+def _function_name(function: Any) -> str:
+    """What a function, or an object that is called like one, is named in its code."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def _as_list(output: Any) -> Any:

@@ -76,6 +76,21 @@ class ImageProcessor(ABC):
         """All that `from_images` reads of a picture; None if that is not known."""
         return None
 
+    @property
+    def reads_pixels(self) -> bool:
+        """True if inputs are made of pictures."""
+        return False
+
+    @property
+    def reads_features(self) -> bool:
+        """True if inputs are stored features."""
+        return False
+
+    @property
+    def title(self) -> str:
+        """What it reads, in words."""
+        return type(self).__name__
+
     @abstractmethod
     def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
         """Inputs of some images of a data set."""
@@ -110,6 +125,14 @@ class FeatureProcessor(ImageProcessor):
         if self.width < 1:
             raise ValueError(f"features of width {self.width} were named; at least 1 is needed")
         _check_scaling(self.mean, self.deviation, (0, self.width))
+
+    @property
+    def reads_features(self) -> bool:
+        return True
+
+    @property
+    def title(self) -> str:
+        return f"image features of width {self.width}"
 
     def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
         if dataset.features is None:
@@ -170,6 +193,16 @@ class PixelProcessor(ImageProcessor):
                 f"{LARGEST_SIDE:,} and 3 are read"
             )
         _check_scaling(self.mean, self.deviation, (3,))
+
+    @property
+    def reads_pixels(self) -> bool:
+        return True
+
+    @property
+    def title(self) -> str:
+        if self.whole:
+            return f"whole pictures of up to {self.size} px"
+        return f"pictures at {self.size} px"
 
     def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
         if dataset.pictures is None:

@@ -137,6 +137,11 @@ class Tokenizer(ABC):
     wordless: tuple[int, ...] = ()
     unknown: int | None = None
 
+    @property
+    def title(self) -> str:
+        """Which tokenizer it is, in words."""
+        return f"{type(self).__name__} of {self.size:,} tokens"
+
     @abstractmethod
     def read(self, texts: Sequence[str]) -> TokenIds:
         """Ids of each text with special tokens, never empty, and the words they belong to."""

@@ -29,8 +29,8 @@ from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers.webdataset import write_sample
 from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
 from counterfoil.negatives.generated import GeneratedCaption, GeneratedStore
-from counterfoil.negatives.store import NegativeStore
-from counterfoil.negatives.tables import TO_IMAGE, TO_TEXT, Direction, positive_rows
+from counterfoil.negatives.store import TO_IMAGE, TO_TEXT, Direction, NegativeStore
+from counterfoil.negatives.tables import positive_rows
 
 NegativesKind = Literal["mined", "written"]
 IMAGE_FOLDER = "pictures"  # of images that are in no file of their own

@@ -9,7 +9,8 @@ from counterfoil.core.io import atomic_folder, ensure_absent, ensure_writable_fo
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.export.negatives import ExportItem, ranked_groups, write_runs
 from counterfoil.model import Model
-from counterfoil.negatives.tables import TO_IMAGE, TO_TEXT, positive_rows
+from counterfoil.negatives.store import TO_IMAGE, TO_TEXT
+from counterfoil.negatives.tables import positive_rows
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import stream_scores
 

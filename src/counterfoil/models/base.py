@@ -58,6 +58,11 @@ class RetrievalModel(nn.Module, ABC):
         return None
 
     @property
+    def own_module(self) -> nn.Module:
+        """The module that it is around, where it makes a model of anybody's; else itself."""
+        return self
+
+    @property
     def score_name(self) -> str:
         """What a score is, in the words of the protocols of results, such as "cosine"."""
         return f"as {type(self).__name__} scores"

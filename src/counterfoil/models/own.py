@@ -63,6 +63,10 @@ class OwnEncoders(SingleVectorModel):
         super().__init__()
         self.module = module
 
+    @property
+    def own_module(self) -> nn.Module:
+        return self.module
+
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         return self._vectors("encode_image", images)
 
@@ -91,6 +95,10 @@ class OwnScore(RetrievalModel):
         self._encodes = all(callable(getattr(module, encoder, None)) for encoder in ENCODERS)
         self._masked = _takes_mask(getattr(module, self._method), 2)
         self._shapes: dict[str, tuple[torch.Size, torch.dtype]] = {}
+
+    @property
+    def own_module(self) -> nn.Module:
+        return self.module
 
     @property
     def score_name(self) -> str:

@@ -29,8 +29,14 @@ from counterfoil.negatives.filters import (
     check_encoder,
 )
 from counterfoil.negatives.proposals import IVF, PROBES, import_faiss, propose_by_own_vectors
-from counterfoil.negatives.store import HardNegativeLists, NegativeStore
-from counterfoil.negatives.tables import MOST, TO_IMAGE, Direction, Form, training_tables
+from counterfoil.negatives.store import (
+    MOST,
+    TO_IMAGE,
+    Direction,
+    Form,
+    HardNegativeLists,
+    NegativeStore,
+)
 from counterfoil.scoring.checkpoint import EVERY, Fact, StreamCheckpoint
 from counterfoil.scoring.embedding_store import model_digest
 from counterfoil.scoring.encode import EmbeddedDataset, ScoreTile, Side, device_of
@@ -112,6 +118,8 @@ class HardNegatives:
             ValueError: an unknown form or direction, no negative, no pictures, or `datasets` is
                 not installed.
         """
+        from counterfoil.negatives.tables import training_tables
+
         return training_tables(
             self.dataset, self.lists, form=form, direction=direction, images=images, most=most
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, final
+from typing import Literal, Self, final
 
 import numpy as np
 import torch
@@ -23,6 +23,13 @@ from counterfoil.scoring.encode import Side
 EQUAL = "texts that say what a caption of the image says"  # what is removed for that reason
 _SAID: set[str] = set()  # one folder of lists is opened several times
 _AT_ONCE = 16384  # lists checked together, which bounds memory
+
+# words of tables of negatives, see `counterfoil.negatives.tables`
+Direction = Literal["image-to-text", "text-to-image"]
+Form = Literal["triplet", "n-tuple", "labeled-pair"]
+TO_TEXT: Direction = "image-to-text"
+TO_IMAGE: Direction = "text-to-image"
+MOST = 8  # negatives of a query
 
 
 @final

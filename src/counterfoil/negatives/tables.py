@@ -11,13 +11,7 @@ from counterfoil.core.optional import optional_import
 from counterfoil.data.checks import counted
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import as_files
-from counterfoil.negatives.store import HardNegativeLists
-
-Direction = Literal["image-to-text", "text-to-image"]
-Form = Literal["triplet", "n-tuple", "labeled-pair"]
-TO_TEXT: Direction = "image-to-text"
-TO_IMAGE: Direction = "text-to-image"
-MOST = 8  # negatives of a query
+from counterfoil.negatives.store import TO_IMAGE, TO_TEXT, Direction, Form, HardNegativeLists
 
 _Columns: TypeAlias = dict[str, list[int]]  # rows of the data set by column
 

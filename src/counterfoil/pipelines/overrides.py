@@ -151,7 +151,7 @@ def _change(holder: T, path: Sequence[str], value: Any, setting: _Setting) -> T:
             if name in values:
                 return _change(holder, [*place, *path], value, setting)
         known = [*settable, *(key for _, values in shortcuts for key in values)]
-        known += [kind.__name__.lower() for kind in getattr(holder, "addable", ())]
+        known += [kind.lower() for kind in getattr(holder, "addable", ())]
         message = _unknown_key(name, sorted(set(known)), f"a key of {_label(holder)}")
         raise _UnknownKeyError(f"{setting.text!r}: {message}")
     if rest:

@@ -8,17 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, final
 
+from counterfoil.core import registry
 from counterfoil.core.config import Config, FromStage, fill_stages
 from counterfoil.core.console import info
 from counterfoil.data.dataset import Positives
 from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.frozen import FrozenWithAdapters
-from counterfoil.negatives.generated import GeneratedCaptions
-from counterfoil.negatives.momentum import MomentumQueue
 from counterfoil.negatives.online import TopScoringMiner
 from counterfoil.negatives.sources import NegativeSource, PlannedTraining, having, with_asked
-from counterfoil.negatives.teachers import Mask
 from counterfoil.pipelines.stages.fitting import (
     ModelStage,
     best_epoch_note,
@@ -33,7 +31,7 @@ from counterfoil.pipelines.stages.fitting import (
 )
 from counterfoil.pipelines.state import RunContext
 from counterfoil.training.config import TrainConfig
-from counterfoil.training.mined import Mined, MinedBatches, MinedNeighbours
+from counterfoil.training.mined import Mined
 from counterfoil.training.step import check_sources, check_tiled, source_names
 from counterfoil.training.trainer import sampler_of, train_network
 
@@ -57,15 +55,15 @@ class Train(ModelStage):
 
     kind: ClassVar[str] = "train"
     takes: ClassVar[Mapping[str, str]] = {"start": "train", "sources": "guide"}
-    # what ``--set`` may add to the sources
-    addable: ClassVar[tuple[type[NegativeSource], ...]] = (
-        Mined,
-        MinedBatches,
-        MinedNeighbours,
-        TopScoringMiner,
-        GeneratedCaptions,
-        MomentumQueue,
-        Mask,
+    # sources that ``--set`` may add, by name in the registry; imported when they are
+    addable: ClassVar[tuple[str, ...]] = (
+        "Mined",
+        "MinedBatches",
+        "MinedNeighbours",
+        "TopScoringMiner",
+        "GeneratedCaptions",
+        "MomentumQueue",
+        "Mask",
     )
     objective: Config[WeightedSum]
     plan: TrainConfig = TrainConfig()
@@ -85,10 +83,11 @@ class Train(ModelStage):
     def with_source_of(self, key: str) -> Train:
         """The training with the source of `addable` that a setting's key names and it lacks."""
         name, dot, _ = key.removeprefix("sources.").partition(".")
-        kinds = {kind.__name__.lower(): kind for kind in self.addable}
-        if not dot or name not in kinds or self.source(kinds[name]):
+        names = {addable.lower(): addable for addable in self.addable}
+        if not dot or name not in names:
             return self
-        return self.with_sources(Config(kinds[name], {}))
+        kind = registry.find("source", names[name])
+        return self if self.source(kind) else self.with_sources(Config(kind, {}))
 
     def source(self, kind: type[NegativeSource]) -> Config[NegativeSource] | None:
         """The first of its sources that is made by this class."""
