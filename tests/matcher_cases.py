@@ -16,6 +16,7 @@ from counterfoil.models.clip import DualEncoder
 from counterfoil.models.embeddings import EmbeddingModel
 from counterfoil.models.filip import FILIP
 from counterfoil.models.frozen import FrozenAdapters, FrozenWithAdapters
+from counterfoil.models.own import OwnEncoders, OwnScore
 from counterfoil.models.layers.pooling import ImageTower
 from counterfoil.models.layers.towers import GRU, PatchTower, Regions
 from counterfoil.models.open_clip import OpenClipModel
@@ -152,4 +153,6 @@ ELSEWHERE = {
     OpenClipModel,
     FrozenWithAdapters,
     FrozenAdapters,
+    OwnEncoders,
+    OwnScore,
 }

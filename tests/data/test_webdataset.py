@@ -229,7 +229,7 @@ def test_damaged_and_compressed_shards_get_a_sentence(tmp_path):
     packed = write_shard(tmp_path / "y.tar", {"0.jpg": 0, "0.txt": "x"}, mode="w:gz")
     with pytest.raises(ValueError, match="cannot be read as an uncompressed tar file"):
         load_dataset(packed)
-    with pytest.raises(ValueError, match="has its own pictures; leave out --images"):
+    with pytest.raises(ValueError, match="has its own pictures; leave out images="):
         load_dataset(packed, images=tmp_path)
     assert not is_webdataset(tmp_path / "nothing")
 

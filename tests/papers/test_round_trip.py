@@ -469,4 +469,4 @@ def test_every_kind_of_folder_is_tried():
     here = {"FEATURES", "GENERATED", "MINED", "SPACE", "TARGETS"}
     # written and read back in tests/core/test_artifacts.py, and in the tests of what they belong to
     artifacts = {"ENCODINGS", "EVALUATION", "INDEX", "VECTORS"}
-    assert found == here | artifacts | {"CALIBRATED", "EXCHANGED", "STATES"}
+    assert found == here | artifacts | {"CALIBRATED", "EXCHANGED", "STATES", "WORK"}

@@ -251,10 +251,12 @@ class PlannedCaptions(Protocol):
     """Captions that a stage will write, of those of a split."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the stage."""
 
     @property
-    def source_split(self) -> str: ...
+    def source_split(self) -> str:
+        """The split whose captions are changed."""
 
 
 @final

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, final
+from typing import Any, Final, Literal, TypedDict, Unpack, final
 from zlib import crc32
 
 import torch
@@ -28,7 +28,6 @@ from counterfoil.negatives.filters import (
     NegativeFilters,
     check_encoder,
 )
-from counterfoil.negatives.proposals import IVF, PROBES, import_faiss, propose_by_own_vectors
 from counterfoil.negatives.store import (
     MOST,
     TO_IMAGE,
@@ -43,6 +42,8 @@ from counterfoil.scoring.encode import EmbeddedDataset, ScoreTile, Side, device_
 from counterfoil.scoring.pairs import RescoredPairs
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import MEMORY, ScoreReducer, stream_scores
+
+IVF: Final = "ivf"  # in place of a proposing model
 
 
 @final
@@ -245,6 +246,8 @@ def mine_store(
     check_encoder(filters)
     ivf, keep = proposing == IVF, options.get("keep")
     if ivf:
+        from counterfoil.negatives.proposals import import_faiss
+
         import_faiss()
         if keep is not None and keep.exists():
             raise ValueError(
@@ -274,6 +277,8 @@ def mine_store(
     }
     settings: dict[str, Any] = {**lengths, "filters": applied, **options}
     if ivf:
+        from counterfoil.negatives.proposals import PROBES, propose_by_own_vectors
+
         (member,) = members
         lists = propose_by_own_vectors(member, **lengths, stop=options.get("stop"))
         lists = applied.without(lists)

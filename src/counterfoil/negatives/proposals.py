@@ -22,7 +22,6 @@ from counterfoil.core.resumable import WorkStopped
 from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.scoring.encode import EmbeddedDataset, gather_shards, is_inner_product
 
-IVF: Final = "ivf"  # in place of a proposing model
 PROBES = 32
 AT_ONCE = 16_384  # vectors read at a time, which may be memory-mapped
 SAMPLE = 64  # vectors for each centre that k-means sees

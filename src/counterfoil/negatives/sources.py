@@ -95,16 +95,20 @@ class PlannedLists(Protocol):
     """Lists that a stage will mine: of so many texts of an image, and images of a text."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the stage."""
 
     @property
-    def split(self) -> str: ...
+    def split(self) -> str:
+        """The split whose negatives are listed."""
 
     @property
-    def texts(self) -> int: ...
+    def texts(self) -> int:
+        """Texts listed for an image."""
 
     @property
-    def images(self) -> int: ...
+    def images(self) -> int:
+        """Images listed for a text."""
 
 
 @final

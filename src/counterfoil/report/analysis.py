@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, final, runtime_checkable
 
-from counterfoil.core import distributed
 from counterfoil.core.console import console, output
 from counterfoil.core.io import ensure_absent, ensure_writable_file, write_json
 from counterfoil.report.page import Page, TableBlock, current_provenance, write_page
@@ -27,7 +26,8 @@ from counterfoil.report.tables import MISSING, TerminalTable, format_number
 class Measured(Protocol):
     """A number that writes itself, as with its interval; a format says how many digits."""
 
-    def text(self, form: str = ".1f") -> str: ...
+    def text(self, form: str = ".1f") -> str:
+        """The number in words, as "33.3 (16.7 to 50.0)"."""
 
 
 Cell: TypeAlias = "str | float | Measured | tuple[float | Measured | None, str] | None"
@@ -54,6 +54,8 @@ class Analysis(Page):
 
         Only the first process of a distributed run does.
         """
+        from counterfoil.core import distributed  # which imports torch
+
         if distributed.rank():
             return
         provenance = current_provenance(seed=self.seed, recipe=self.recipe)

@@ -20,8 +20,7 @@ from counterfoil.core.types import Precision
 from counterfoil.data.dataset import ImageTextDataset, Positives
 from counterfoil.model import load_model
 from counterfoil.negatives.filters import FilterConfig, check_encoder
-from counterfoil.negatives.mining import mine_store
-from counterfoil.negatives.proposals import IVF
+from counterfoil.negatives.mining import IVF, mine_store
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.pipelines.overrides import changed_settings
 from counterfoil.pipelines.stages.base import Stage, models_content
