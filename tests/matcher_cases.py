@@ -16,10 +16,10 @@ from counterfoil.models.clip import DualEncoder
 from counterfoil.models.embeddings import EmbeddingModel
 from counterfoil.models.filip import FILIP
 from counterfoil.models.frozen import FrozenAdapters, FrozenWithAdapters
-from counterfoil.models.own import OwnEncoders, OwnScore
 from counterfoil.models.layers.pooling import ImageTower
 from counterfoil.models.layers.towers import GRU, PatchTower, Regions
 from counterfoil.models.open_clip import OpenClipModel
+from counterfoil.models.own import OwnEncoders, OwnScore
 from counterfoil.models.sentence_transformers import (
     CrossEncoderModel,
     DenseEmbedder,

@@ -57,9 +57,7 @@ def explanations(folder: Path) -> str:
 
 def hits(folder: Path) -> str:
     found = [SearchHit(1, 0.5, HOSTILE, HOSTILE, (HOSTILE,), None)]
-    write_hits_page(
-        HOSTILE, found, "captions", HOSTILE, folder / "hits.html", lambda hit: None
-    )
+    write_hits_page(HOSTILE, found, "captions", HOSTILE, folder / "hits.html", lambda hit: None)
     return (folder / "hits.html").read_text()
 
 
