@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, final
 
 import typer
 
-from counterfoil.report.analysis import Analysis
-
 if TYPE_CHECKING:
     from counterfoil.papers.tags.generation import MaskRefill
+    from counterfoil.report.analysis import Analysis
 
-Function = TypeVar("Function", bound=Callable[..., Analysis])
+Function = TypeVar("Function", bound="Callable[..., Analysis]")
 
 Anchors = Annotated[int, typer.Option(min=1, help="Number of images; one caption of each.")]
 Batch = Annotated[int, typer.Option(min=2, help="Captions in a batch.")]

@@ -36,7 +36,6 @@ from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.library_folders import encoder_folder
 from counterfoil.negatives.advice import advise_mining
-from counterfoil.negatives.generated import GeneratedCaptions
 from counterfoil.negatives.teachers import Mask
 from counterfoil.pipelines.pipeline import (
     Compare,
@@ -143,6 +142,8 @@ class FineTunedModel:
         """The training with a loss that also ranks generated captions below true ones."""
         if self.written is None:
             return stage
+        from counterfoil.negatives.generated import GeneratedCaptions  # few trainings need it
+
         joined = "contrast" in stage.objective.arguments["terms"]
         if not joined:
             below: Loss = lazy(MarginRankingLoss, role="written", margin=MARGIN)

@@ -15,7 +15,6 @@ from counterfoil.core.config import Config, FromData, FromStage
 from counterfoil.core.registry import name_of
 from counterfoil.model import model_identity
 from counterfoil.negatives.aoq_format import lists_digest
-from counterfoil.negatives.generated import generated_digest
 
 if TYPE_CHECKING:
     from counterfoil.pipelines.state import RunContext
@@ -26,11 +25,19 @@ KINDS = {
     "train": ("train", "pretrain", "select", "interpolate"),
     "write": ("write", "rewrite"),
 }
+
+
+def _captions_digest(folder: str) -> str:
+    from counterfoil.negatives.generated import generated_digest  # few runs read written captions
+
+    return generated_digest(Path(folder))
+
+
 # Content of what a field names instead of a stage: files may be written again under one name.
 CONTENTS: Mapping[str, Callable[[str], Any]] = {
     "train": model_identity,
     "mine": lambda folder: lists_digest(Path(folder)),
-    "write": lambda folder: generated_digest(Path(folder)),
+    "write": _captions_digest,
 }
 _STAGE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 

@@ -20,6 +20,7 @@ from counterfoil.core.console import output
 from counterfoil.core.io import parsing
 from counterfoil.data.scenes import scene
 from counterfoil.evaluation.bootstrap import Comparison
+from counterfoil.evaluation.galleries import RankedLists, galleries
 from counterfoil.evaluation.metrics import METRICS, common_line
 from counterfoil.evaluation.results import (
     RunResult,
@@ -226,8 +227,6 @@ def _galleries(
     dataset = context.split(context.stage(stage.results[-1], Evaluate).split)
     if dataset.pictures is None:
         return ()
-    from counterfoil.evaluation.galleries import RankedLists, galleries
-
     *others, (_, last) = evaluations.items()
     i2t, t2i = last.report.ranked
     rankings = [(name, other.report.ranked) for name, other in others]
