@@ -124,7 +124,7 @@ class RecallMetrics:
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """One number for each of `DIRECTION_METRICS`: R@1, R@5, R@10, median rank, mean rank."""
+        """One number for each of `DIRECTION_METRICS`, in its order."""
         return tuple(getattr(self, key) for key in DIRECTION_METRICS)
 
     @classmethod

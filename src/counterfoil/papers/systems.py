@@ -591,7 +591,6 @@ HARDEST = {
     "flickr30k": (TEXTS, IMAGES),
     "coco": (TEXTS, IMAGES),
 }
-OFFLINE_MARGIN = 0.0
 # beta = 1.5 pulls harder than the online triplet: the scores must have spread further by then
 OFFLINE_WARMUP = {"scenes": 470}  # steps at least
 

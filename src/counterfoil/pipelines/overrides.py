@@ -40,7 +40,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ALL_STAGES = "*"
 Placeholders = FromData | FromStage
-SHORTCUTS = (("plan",), ("plan", "optimiser"), ("tasks",), ("terms",), ("term",), ("sources",))
+SHORTCUTS = (
+    ("plan",),
+    ("plan", "optimiser"),
+    ("tasks",),
+    ("terms",),
+    ("term",),
+    ("term", "second"),  # of a loss after its warm-up
+    ("sources",),
+)
 ALIASES = {  # names of other libraries, which spelling does not lead to the ones here
     "lr": "rate",
     "learning_rate": "rate",

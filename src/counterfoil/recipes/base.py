@@ -27,7 +27,9 @@ RERANKER = "reranker"  # name of its training
 MARGIN = 0.2  # of triplets, on every model
 HARDEST = (100, 20)  # texts of an image and images of a text that are mined, on own data
 ALPHA, BETA = 0.3, 1.5  # of AOQ, section 4.2
-ADAPTIVE = lazy(AdaptiveQuintuplet, online=MARGIN, offline=0.0, alpha=ALPHA, beta=BETA)
+OFFLINE_MARGIN = 0.0  # of mined negatives in AOQ's second round, whose online one is MARGIN
+# the loss of AOQ's second round, in its recipe and wherever AOQ is an option (fine-tuning, TAGS)
+ADAPTIVE = lazy(AdaptiveQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN, alpha=ALPHA, beta=BETA)
 
 
 def with_warmup(term: Loss, warmup: int, name: str = "triplet") -> Config[WeightedSum]:

@@ -562,10 +562,7 @@ def check_sources(
                 f"sources holds a {type(source).__name__}; give sources of negatives, such as "
                 "Mined(negatives), in a list"
             )
-    needs, losses = (
-        objective.needs,
-        ", ".join(sorted({type(term).__name__ for term in objective.terms.values()})),
-    )
+    needs, losses = objective.needs, _names(objective)
     given = Needs(block=False)
     for source in sources:
         name, twice = type(source).__name__, given & source.gives
@@ -588,25 +585,34 @@ def check_sources(
     if missing := needs.roles - given.roles:
         ways = dict.fromkeys(_WAYS[role] for role in Role if role in missing)
         raise ValueError(
-            f"the loss {losses} needs {_what(Needs(roles=missing))}, which no source gives; "
+            f"the loss {_names(objective, lambda needs: needs.roles & missing)} needs "
+            f"{_what(Needs(roles=missing))}, which no source gives; "
             f"{'; '.join(ways)}, or choose a loss that needs the batch alone, such as "
             "HardestTripletLoss()"
         )
     if tasks := needs.words - given.words:
+        asking = _names(objective, lambda needs: needs.words & tasks)
         raise ValueError(
-            f"the loss {losses} needs {_what(Needs(words=tasks))}, which no source gives; give one "
+            f"the loss {asking} needs {_what(Needs(words=tasks))}, which no source gives; give one "
             "that does, such as TagsGenerator, with these tasks in words"
         )
-    _check_targets(needs, given, sources, losses)
+    _check_targets(objective, given, sources)
 
 
-def _check_targets(
-    needs: Needs, given: Needs, sources: Sequence[NegativeSource], losses: str
-) -> None:
+def _names(objective: WeightedSum, ask: Callable[[Needs], object] = lambda needs: True) -> str:
+    """Classes of the terms of a loss whose own needs are asked for."""
+    terms = (cast("Loss", term) for term in objective.terms.values())
+    asked = (term for term in terms if ask(term.needs))
+    return ", ".join(sorted({type(term).__name__ for term in asked}))
+
+
+def _check_targets(objective: WeightedSum, given: Needs, sources: Sequence[NegativeSource]) -> None:
     """Refuse a loss, or a mask, without the target similarities that it reads."""
+    needs = objective.needs
     if needs.targets and not given.targets:
+        asking = _names(objective, lambda needs: needs.targets)
         raise ValueError(
-            f"the loss {losses} needs a guide that says how similar images and texts ought to be, "
+            f"the loss {asking} needs a guide that says how similar images and texts ought to be, "
             "and there is none; give sources=[Teachers(model)]"
         )
     drawn = Needs()
@@ -614,7 +620,8 @@ def _check_targets(
         drawn |= source.gives
     if wrong := needs.pair_targets - (given.pair_targets & drawn.roles):
         raise ValueError(
-            f"the loss {losses} needs targets of {_what(Needs(roles=wrong))} too, and no source "
+            f"the loss {_names(objective, lambda needs: needs.pair_targets & wrong)} needs targets "
+            f"of {_what(Needs(roles=wrong))} too, and no source "
             "gives them for drawn pairs; give sources=[Mined(negatives), Teachers(model)]"
         )
     for mask in sources:

@@ -114,7 +114,6 @@ TAGS = {  # model, data set, whether as released: both steps
 METHODS: dict[str, Any] = {
     "TEXTS": 300,  # AOQ's h
     "IMAGES": 60,
-    "OFFLINE_MARGIN": 0.0,
     "K": 2,  # NDGL's teachers
     "MR_WEIGHT": 100.0,
     "HNR_WEIGHT": 0.5,
