@@ -642,6 +642,24 @@ def model_identity(name: str | Path) -> str:
     return digest.hexdigest()[:16]
 
 
+def as_model(model: object) -> Model:
+    """The model itself, or that of a name or a folder, or one around a module of torch.
+
+    Raises:
+        TypeError: it is none of these.
+        ValueError: as in `load_model` and `Model`.
+    """
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, str | Path):
+        return load_model(str(model))
+    if isinstance(model, nn.Module):
+        return Model(model)
+    raise TypeError(
+        f"{model!r:.80} is no model; give what cf.load_model(NAME) or cf.Model(module, …) returns"
+    )
+
+
 def load_model(
     name: str | Path | Config[Any],
     *,

@@ -724,3 +724,18 @@ def _check_encodable(strings: Sequence[str], where: str) -> None:
             f"{where}: {bad!r} is not valid Unicode (half of a surrogate pair); write the whole "
             "character"
         ) from None
+
+
+def check_dataset(data: object, like: str = 'data["test"]') -> None:
+    """Refuse what is no data set, with what to write instead.
+
+    Raises:
+        TypeError: so.
+    """
+    if isinstance(data, ImageTextDataset):
+        return
+    if isinstance(data, str | Path):
+        given, instead = f"{str(data)!r} is a name", f"data = cf.load_dataset({str(data)!r})"
+    else:
+        given, instead = f"{type(data).__name__} is no data set", "data = cf.load_dataset(…)"
+    raise TypeError(f"{given}; write {instead}, then {like}")

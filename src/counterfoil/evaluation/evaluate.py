@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, TypeVar, final
 
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.dataset import ImageTextDataset, check_dataset
 from counterfoil.evaluation.bootstrap import Interval, intervals
 from counterfoil.evaluation.metrics import (
     DIRECTION_METRICS,
@@ -21,7 +21,7 @@ from counterfoil.evaluation.metrics import (
     warn_of_ties,
 )
 from counterfoil.evaluation.protocols import evaluate_protocol, protocol_by_name
-from counterfoil.model import Model
+from counterfoil.model import Model, as_model
 from counterfoil.report.tables import format_interval
 from counterfoil.scoring.reducers import Tie
 
@@ -108,7 +108,7 @@ class EvaluationResult:
 
 
 def evaluate(
-    model: Model | Sequence[Model],
+    model: Model | str | Sequence[Model | str],
     dataset: ImageTextDataset,
     *,
     protocol: str = "whole",
@@ -118,7 +118,7 @@ def evaluate(
     """Evaluate image-to-text and text-to-image retrieval.
 
     Args:
-        model: a model, or several whose scores are averaged.
+        model: a model, its name or folder, or several whose scores are averaged.
         dataset: the images and texts to rank, as in ``data["test"]``.
         protocol: "whole", "flickr-1k", "coco-1k" or "coco-5k".
         ties: how equal scores rank: "row", "optimistic" or "pessimistic".
@@ -130,7 +130,8 @@ def evaluate(
             model that cannot encode the data.
     """
     chosen, further = protocol_by_name(protocol), further_metrics(metrics)
-    models = [model] if isinstance(model, Model) else list(model)
+    check_dataset(dataset)
+    models = [as_model(each) for each in (model if isinstance(model, list | tuple) else [model])]
     if not models:
         raise ValueError("no model was given; give one, or several for an ensemble")
     members = [member.embed(dataset) for member in models]

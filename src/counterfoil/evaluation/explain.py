@@ -198,6 +198,9 @@ def explain(
             caption is empty or too long, or an output is not a number.
     """
     captions = [caption] if isinstance(caption, str) else list(caption)
+    from counterfoil.model import as_model
+
+    model = as_model(model)
     text_processor(model)  # refuses a model that reads no captions
     if not all(text.strip() for text in captions):
         raise ValueError("the caption is empty; describe the picture")

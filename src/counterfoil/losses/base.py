@@ -280,7 +280,13 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
         super().__init__()
         if not terms:
             raise ValueError("an objective needs at least one term")
-        for name, (weight, _) in terms.items():
+        for name, term in terms.items():
+            if not (isinstance(term, tuple) and len(term) == 2):
+                raise TypeError(
+                    f"the term {name!r} is {term!r:.60}; give its weight and the loss, as in "
+                    f"{{{name!r}: (1.0, HardestTripletLoss())}}"
+                )
+            weight, _ = term
             if not name.isidentifier():
                 raise ValueError(f"{name!r} cannot name a term; use letters, digits and _")
             if not math.isfinite(weight):

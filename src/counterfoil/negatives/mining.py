@@ -20,8 +20,8 @@ from torch import Tensor
 from counterfoil.core.config import parse_literal
 from counterfoil.core.types import Precision
 from counterfoil.data.contents import ContentDigests
-from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.model import Model, load_model
+from counterfoil.data.dataset import ImageTextDataset, check_dataset
+from counterfoil.model import Model, as_model
 from counterfoil.negatives.filters import (
     FilterConfig,
     FilteredReducer,
@@ -179,10 +179,11 @@ def mine_hard_negatives(
     >>> negatives.to_dataset()[0]  # doctest: +SKIP
     {'anchor': 'a dog in the snow', 'positive': <PIL.Image.Image ...>, 'negative': <PIL...>}
     """
+    check_dataset(dataset, 'data["train"]')
     parse_literal(Precision, precision, "a precision of mining")
     dataset.check_captions("to mine")
     store, _ = mine_store(
-        _open_models([model] if isinstance(model, Model | str) else model),
+        _open_models(model if isinstance(model, list | tuple) else [model]),
         dataset,
         texts_per_image=texts_per_image,
         images_per_text=images_per_text,
@@ -196,8 +197,8 @@ def mine_hard_negatives(
     return HardNegatives(store, dataset)
 
 
-def _open_models(models: Sequence[Model | str]) -> list[Model]:
-    return [model if isinstance(model, Model) else load_model(model) for model in models]
+def _open_models(models: Sequence[Any]) -> list[Model]:
+    return [as_model(model) for model in models]
 
 
 class StreamOptions(TypedDict, total=False):

@@ -27,7 +27,7 @@ from counterfoil.core.io import (
 )
 from counterfoil.core.resumable import begin_facts, partial_folder
 from counterfoil.core.types import Embeddings
-from counterfoil.data.dataset import ColumnValue, ImageTextDataset
+from counterfoil.data.dataset import ColumnValue, ImageTextDataset, check_dataset
 from counterfoil.data.images import PictureFiles, Pictures
 from counterfoil.models.layers.late_interaction import MaxSimModel
 from counterfoil.models.layers.pooling import ensure_nonempty, single_vector
@@ -889,6 +889,10 @@ def build_index(
         ValueError: the folder exists, the data set is empty, the model cannot be indexed, there is
             no such backend, or FOLDER.partial is of another model or other data.
     """
+    check_dataset(dataset, "the index of data")
+    from counterfoil.model import as_model
+
+    model = as_model(model)
     folder, dataset = Path(folder), dataset.with_unlisted()
     model.check_named("an index")
     check_engine(backend, address)

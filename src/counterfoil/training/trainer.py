@@ -26,11 +26,11 @@ from counterfoil.core.console import info, progress, warn
 from counterfoil.core.io import check_room
 from counterfoil.core.resumable import WorkStopped, difference
 from counterfoil.data.batching import BatchSampler, ImagePartition
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.dataset import ImageTextDataset, check_dataset
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.evaluation.protocols import evaluate_protocol
 from counterfoil.losses.base import Loss, WeightedSum
-from counterfoil.model import MODEL, Model, load_model
+from counterfoil.model import MODEL, Model, as_model, load_model
 from counterfoil.models.base import PretrainedPart, RetrievalModel, SupportsLoRA
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.negatives.sources import NegativeSource, having, with_asked
@@ -462,7 +462,7 @@ class Trainer:
         loss: Loss | WeightedSum,
         train: ImageTextDataset,
         dev: ImageTextDataset | None = None,
-        sources: Sequence[NegativeSource] = (),
+        sources: NegativeSource | Sequence[NegativeSource] = (),
         output: str | Path,
         epochs: int | None = None,
         batch_size: int | None = None,
@@ -472,7 +472,15 @@ class Trainer:
         config: TrainConfig | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
+        model = as_model(model)
+        for data, like in ((train, 'data["train"]'), (dev, 'data["dev"]')):
+            if data is not None:
+                check_dataset(data, like)
+        objective = _as_objective(loss)
+        if isinstance(sources, NegativeSource):
+            sources = (sources,)
         train.check_captions("to train on")
+        _warn_of_splits(train, dev)
         if dev is not None:
             dev.check_captions("to choose the best epoch by")
         spec, why = reopening_call(model)
@@ -485,9 +493,7 @@ class Trainer:
             )
             model = replace(model, spec=None)
         self.model, self.train_set, self.dev = model, train, dev
-        self.objective = (
-            loss if isinstance(loss, WeightedSum) else WeightedSum(terms={"loss": (1.0, loss)})
-        )
+        self.objective = objective
         self.sources = tuple(sources)
         check_sources(self.objective, model.model, self.sources)
         for source in with_asked(self.sources):
@@ -643,6 +649,37 @@ def _describe_loss(objective: WeightedSum) -> list[object]:
         objective.weights,
         [[name, type(loss).__name__, settings(loss)] for name, loss in losses],
     ]
+
+
+def _as_objective(loss: object) -> WeightedSum:
+    if isinstance(loss, WeightedSum):
+        return loss
+    if isinstance(loss, Loss):
+        return WeightedSum(terms={"loss": (1.0, loss)})
+    if isinstance(loss, Config):
+        raise TypeError(
+            f"{loss!r:.80} is a recorded call, which recipes take; give the loss itself, as in "
+            'cf.WeightedSum(terms={"triplet": (1.0, cf.losses.HardestTripletLoss())})'
+        )
+    raise TypeError(
+        f"{loss!r:.80} is no loss of counterfoil; give one of cf.losses, or a subclass of "
+        "counterfoil.losses.base.Loss with your own formula"
+    )
+
+
+def _warn_of_splits(train: ImageTextDataset, dev: ImageTextDataset | None) -> None:
+    """Say where a model is trained on more than a split of training, or chosen on what it saw."""
+    if len(train.split_names) > 1:
+        warn(
+            f"train holds the splits {', '.join(train.split_names)} of {train.name}, and all of "
+            'them are trained on; write data["train"] for that split'
+        )
+    shared = set(train.image_ids) & set(dev.image_ids) if dev is not None else set[str]()
+    if shared and dev is not train:
+        warn(
+            f"train and dev share {len(shared):,} images, such as {min(shared)!r}; the best epoch "
+            "is chosen on pictures that were trained on"
+        )
 
 
 def _default_config(model: RetrievalModel) -> TrainConfig:
