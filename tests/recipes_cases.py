@@ -149,7 +149,7 @@ def blip_like(folder: Path) -> Path:
 galleries = compare._galleries
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")  # a folder without __init__ is no package to pytest
 def no_figures() -> Iterator[None]:
     """Smoke runs of few steps, whose reports, which take longer, are without figures."""
     with pytest.MonkeyPatch.context() as patch:

@@ -36,7 +36,7 @@ from counterfoil.core.registry import short_name
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.data.contents import ContentDigests
 from counterfoil.data.corrections import CORRECTIONS_FILE, judged_pairs, write_corrections
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.dataset import ImageTextDataset, check_dataset
 from counterfoil.data.feature_cache import CachedFeatureProcessor
 from counterfoil.data.images import decode_picture, open_picture
 from counterfoil.data.processor import (
@@ -338,13 +338,10 @@ class Model:
         """Encode all images and texts of a data set.
 
         Raises:
-            ValueError: it is no data set, or has no images or no texts.
+            TypeError: it is no data set.
+            ValueError: it has no images or no texts.
         """
-        if not isinstance(dataset, ImageTextDataset):
-            raise ValueError(
-                f"a data set is needed, not the {type(dataset).__name__} {dataset!r}; open it with "
-                "counterfoil.load_dataset"
-            )
+        check_dataset(dataset)
         dataset.check_captions("to rank")
         if not len(dataset):
             raise ValueError(

@@ -404,7 +404,7 @@ def test_columns_are_chosen(tmp_path, capsys):
         load_dataset(file, image_column="y", caption_column="text")
     (tmp_path / "0.txt").write_text("a dog")
     file.unlink()
-    with pytest.raises(ValueError, match="has no columns; leave out the names of columns"):
+    with pytest.raises(ValueError, match="has no columns; leave out caption-column"):
         load_dataset(tmp_path, caption_column="text")
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, TypeVar, final
 
-from counterfoil.data.dataset import ImageTextDataset, check_dataset
+from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import Interval, intervals
 from counterfoil.evaluation.metrics import (
     DIRECTION_METRICS,
@@ -130,7 +130,6 @@ def evaluate(
             model that cannot encode the data.
     """
     chosen, further = protocol_by_name(protocol), further_metrics(metrics)
-    check_dataset(dataset)
     models = [as_model(each) for each in (model if isinstance(model, list | tuple) else [model])]
     if not models:
         raise ValueError("no model was given; give one, or several for an ensemble")

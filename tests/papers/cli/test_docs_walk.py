@@ -65,7 +65,7 @@ ELSEWHERE = {
     "counterfoil features trainval_": "tests/papers/cli/test_features.py",
     "counterfoil features img_db/": "tests/papers/cli/test_features.py",
     "counterfoil train scan-t2i --data dataset_coco.json": "tests/papers/cli/test_features.py",
-    "counterfoil index runs/mine/tuned my-photos/ --output my-index/ --backend": "a server",
+    "counterfoil index runs/mine my-photos/ --output my-index/ --backend": "a server",
     "counterfoil serve my-index/ --explainer": "tests/serve/test_app.py",
     "counterfoil serve flickr8k-index/ --rerank": "tests/serve/test_service.py",
     "counterfoil evaluate runs/tags/tags --first": "tests/papers/cli/test_verbs.py",

@@ -313,5 +313,5 @@ def test_lists_shorter_than_the_draws_are_refused_before_anything_is_done(tmp_pa
     words = ("aoq", "--loss", "h1000", "--data", "scenes:images=36", "--smoke")
     assert run("run", *words, "--output", tmp_path / "run") == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert "'h1000' draws from the 1,000 hardest texts of an image" in told
+    assert "'h1000': Mined draws from the 1,000 hardest texts of an image" in told
     assert not (tmp_path / "run").exists()

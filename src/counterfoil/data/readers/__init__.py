@@ -242,11 +242,11 @@ def _check_options(source: Source, *, holds_pictures: bool, has_columns: bool) -
     """Refuse options that a format does not take."""
     if source.images is not None and holds_pictures:
         raise ValueError(f"{source.path} has its own pictures; leave out images={source.images}")
-    chosen = source.image_column or source.caption_column or source.split_column
+    columns = ("image_column", "caption_column", "split_column")
+    chosen = [name for name in columns if getattr(source, name)]
     if chosen and not has_columns:
-        raise ValueError(
-            f"{source.path} has no columns; leave out the names of columns ({chosen!r})"
-        )
+        names = " and ".join(name.replace("_", "-") for name in chosen)
+        raise ValueError(f"{source.path} has no columns; leave out {names}")
 
 
 def _scenes(settings: str) -> ImageTextDataset:
