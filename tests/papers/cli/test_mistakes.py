@@ -315,7 +315,7 @@ COMMANDS = {
     "train vsepp": (2, "no data set is given; add --data"),
     f"search $pixels dog {SCENES} --output found.html": (2, "found.html exists and is left alone"),
     f"train vsepp {SCENES} --negatives $run/lists --plan": (0, "select ← online, adaptive"),
-    "plan aoq --set adaptive.mined.negatives=$run/lists": (0, "$run/lists'"),
+    "plan aoq --set adaptive.mined.negatives=./lists": (0, "Mined(negatives='./lists'"),
     f"evaluate $run {SCENES}": (
         2,
         "run is a folder of several models; name one of them: $run/adaptive, $run/online",
