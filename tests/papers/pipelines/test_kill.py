@@ -20,6 +20,11 @@ DATA = "scenes:images=36"
 DROPOUT = ("--set", "*.model.text.dropout=0.2", "--set", "*.save_minutes=0")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_figures() -> None:
+    """In place of that of the folder: a command in a process of its own runs as a user's does."""
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A run with dropout that was never interrupted, and how long it took."""
