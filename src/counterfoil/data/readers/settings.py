@@ -51,7 +51,8 @@ def split_settings(text: str) -> tuple[str, dict[str, Any]]:
 def _of_scenes(key: str, value: str) -> bool:
     """Whether rendered scenes have such a setting of their own."""
     if key == "features":
-        return not Path(value).expanduser().exists()
+        # the word means scenes' own, whatever lies in the folder; regions/ is a path
+        return value == "regions" or not Path(value).expanduser().exists()
     return key not in KEYS or key == "images"
 
 
