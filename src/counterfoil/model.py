@@ -649,12 +649,17 @@ def as_model(model: object) -> Model:
     if isinstance(model, Model):
         return model
     if isinstance(model, str | Path):
-        return load_model(str(model))
+        return load_model(model)
     if isinstance(model, nn.Module):
         return Model(model)
     raise TypeError(
         f"{model!r:.80} is no model; give what cf.load_model(NAME) or cf.Model(module, …) returns"
     )
+
+
+def as_models(models: object) -> list[Model]:
+    """The models of one, or of a list or tuple of several; each as in `as_model`."""
+    return [as_model(model) for model in (models if isinstance(models, list | tuple) else [models])]
 
 
 def load_model(

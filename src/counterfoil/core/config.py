@@ -112,7 +112,7 @@ class Config(Generic[T_co]):
         return f"{self.make.__qualname__}({inner})"
 
 
-Placeholder = Config[Any] | FromData | FromStage  # what stands for a value that is made later
+Placeholder = FromData | FromStage  # what stands for a value that is known later
 
 
 def config(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Config[T]:
@@ -148,7 +148,7 @@ def from_stage(name: str) -> Any:
 def fill_stages(value: Any, find: Callable[[FromStage], Any]) -> Any:
     """A value in which `find` gives what stands for each placeholder of a stage."""
 
-    def change(found: Placeholder) -> Any:
+    def change(found: Config[Any] | Placeholder) -> Any:
         match found:
             case FromStage():
                 return find(found)
@@ -184,7 +184,7 @@ def config_from_dict(plain: object, *, kinds: Sequence[Kind] = registry.CALLED) 
     return recorded
 
 
-def _map(value: Any, change: Callable[[Placeholder], Any]) -> Any:
+def _map(value: Any, change: Callable[[Config[Any] | Placeholder], Any]) -> Any:
     """Change the configurations and placeholders in a value, also those in containers."""
     match value:
         case Config() | FromData() | FromStage():
@@ -196,14 +196,14 @@ def _map(value: Any, change: Callable[[Placeholder], Any]) -> Any:
     return value
 
 
-def _build(value: Placeholder) -> Any:
+def _build(value: Config[Any] | Placeholder) -> Any:
     if isinstance(value, Config):
         return value.build()
     known = "the data are" if isinstance(value, FromData) else "the stage is done"
     raise ValueError(f"{value!r} has not been filled in; it is known when {known}")
 
 
-def _fill(values: Mapping[str, Any], value: Placeholder) -> Any:
+def _fill(values: Mapping[str, Any], value: Config[Any] | Placeholder) -> Any:
     if isinstance(value, Config):
         return value.fill(values)
     return values.get(value.name, value) if isinstance(value, FromData) else value

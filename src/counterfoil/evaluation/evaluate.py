@@ -21,7 +21,7 @@ from counterfoil.evaluation.metrics import (
     warn_of_ties,
 )
 from counterfoil.evaluation.protocols import evaluate_protocol, protocol_by_name
-from counterfoil.model import Model, as_model
+from counterfoil.model import Model, as_models
 from counterfoil.report.tables import format_interval
 from counterfoil.scoring.reducers import Tie
 
@@ -130,7 +130,7 @@ def evaluate(
             model that cannot encode the data.
     """
     chosen, further = protocol_by_name(protocol), further_metrics(metrics)
-    models = [as_model(each) for each in (model if isinstance(model, list | tuple) else [model])]
+    models = as_models(model)
     if not models:
         raise ValueError("no model was given; give one, or several for an ensemble")
     members = [member.embed(dataset) for member in models]

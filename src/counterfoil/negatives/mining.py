@@ -21,7 +21,7 @@ from counterfoil.core.config import parse_literal
 from counterfoil.core.types import Precision
 from counterfoil.data.contents import ContentDigests
 from counterfoil.data.dataset import ImageTextDataset, check_dataset
-from counterfoil.model import Model, as_model
+from counterfoil.model import Model, as_models
 from counterfoil.negatives.filters import (
     FilterConfig,
     FilteredReducer,
@@ -183,22 +183,18 @@ def mine_hard_negatives(
     parse_literal(Precision, precision, "a precision of mining")
     dataset.check_captions("to mine")
     store, _ = mine_store(
-        _open_models(model if isinstance(model, list | tuple) else [model]),
+        as_models(model),
         dataset,
         texts_per_image=texts_per_image,
         images_per_text=images_per_text,
         filters=filters or FilterConfig(),
-        guides=_open_models(guides),
+        guides=as_models(guides),
         precision=precision,
         device=device,
         keep=None if checkpoint is None else Path(checkpoint),
     )
     store.check_filled()
     return HardNegatives(store, dataset)
-
-
-def _open_models(models: Sequence[Any]) -> list[Model]:
-    return [as_model(model) for model in models]
 
 
 class StreamOptions(TypedDict, total=False):

@@ -72,6 +72,8 @@ def training_tables(
         positives = of_images if to_text else of_texts
         listed = (lists.texts if to_text else lists.images)[:, :most].tolist()
         rows = _FORMS[form](positives, [[row for row in own if row >= 0] for own in listed], each)
+        if not rows:
+            raise ValueError(f"there are no negatives to train on from {each.split('-')[0]}s")
         sides = [(texts, word), (pictures, image)]
         query, answer = reversed(sides) if to_text else sides
         columns: dict[str, list[Any]] = {}
@@ -94,7 +96,6 @@ def _triplets(
         for positive in true
         for negative in wrong
     ]
-    _check_any(rows, direction)
     return dict(zip(("anchor", "positive", "negative"), map(list, zip(*rows))))
 
 
@@ -115,7 +116,6 @@ def _tuples(
         for positive in positives[query]
         if len(negatives[query]) == longest > 0
     ]
-    _check_any(rows, direction)
     names = ("anchor", "positive", *(f"negative_{place + 1}" for place in range(longest)))
     return dict(zip(names, map(list, zip(*rows))))
 
@@ -131,13 +131,7 @@ def _pairs(
         for label, others in ((1, true), (0, wrong))
         for other in others
     ]
-    _check_any(rows, direction)
     return dict(zip(("anchor", "candidate", "label"), map(list, zip(*rows))))
-
-
-def _check_any(rows: Sequence[object], direction: Direction) -> None:
-    if not rows:
-        raise ValueError(f"there are no negatives to train on from {direction.split('-')[0]}s")
 
 
 _FORMS: dict[

@@ -30,7 +30,7 @@ from typing import (
     get_type_hints,
 )
 
-from counterfoil.core.config import Config, FromData, FromStage, unknown_name
+from counterfoil.core.config import Config, FromStage, Placeholder, unknown_name
 from counterfoil.pipelines.stages.base import KINDS as STAGE_KINDS
 from counterfoil.pipelines.stages.base import is_stage_name
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ALL_STAGES = "*"
-Placeholders = FromData | FromStage
 SHORTCUTS = (
     ("plan",),
     ("plan", "optimiser"),
@@ -173,7 +172,7 @@ def named_values(holder: Any) -> dict[str, Any]:
     In a loss with its weight they are "weight" and "term"; in a tuple of sources, the names of
     their classes in lower case, or of the stages whose targets they are.
     """
-    if isinstance(holder, Placeholders):
+    if isinstance(holder, Placeholder):
         return {}
     if isinstance(holder, Config):
         parameters = inspect.signature(holder.make).parameters.values()
@@ -254,7 +253,7 @@ def _converted(holder: Any, name: str, value: Any, given: _Setting) -> Any:
         raise ValueError(
             f"{setting!r}: " + unknown_name(str(value), choices, f"a value of {name!r}")
         )
-    example = "" if old is None or isinstance(old, Placeholders) else f", as in {old!r}"
+    example = "" if old is None or isinstance(old, Placeholder) else f", as in {old!r}"
     allowed = " or ".join(_type_name(option) for option in _options(hint))
     raise ValueError(
         f"{setting!r}: {value!r} is {_type_name(type(value))}, but {name!r} takes "

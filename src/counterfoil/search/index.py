@@ -856,9 +856,9 @@ def open_index(
     Raises:
         ValueError: there is no index, it is damaged, or another model made it.
     """
-    from counterfoil.model import load_model
+    from counterfoil.model import as_model
 
-    opened = load_model(model) if isinstance(model, str | Path) else model
+    opened = None if model is None else as_model(model)
     return SearchIndex(Path(folder), model=opened, reranker=rerank)
 
 

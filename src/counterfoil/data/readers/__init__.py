@@ -242,10 +242,8 @@ def _check_options(source: Source, *, holds_pictures: bool, has_columns: bool) -
     """Refuse options that a format does not take."""
     if source.images is not None and holds_pictures:
         raise ValueError(f"{source.path} has its own pictures; leave out images={source.images}")
-    columns = ("image_column", "caption_column", "split_column")
-    chosen = [name for name in columns if getattr(source, name)]
-    if chosen and not has_columns:
-        names = " and ".join(name.replace("_", "-") for name in chosen)
+    if source.columns and not has_columns:
+        names = " and ".join(name.replace("_", "-") for name in source.columns)
         raise ValueError(f"{source.path} has no columns; leave out {names}")
 
 

@@ -69,11 +69,8 @@ def read_memory(given: Any, source: Source) -> ImageTextDataset:
 
 
 def _check_no_columns(source: Source, what: str) -> None:
-    for column in ("image_column", "caption_column", "split_column"):
-        if getattr(source, column):
-            raise ValueError(
-                f"{what} has no columns; leave out {column}={getattr(source, column)!r}"
-            )
+    for argument, column in source.columns.items():
+        raise ValueError(f"{what} has no columns; leave out {argument}={column!r}")
 
 
 def _pair(item: Any, place: int) -> dict[str, Any]:

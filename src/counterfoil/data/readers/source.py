@@ -86,6 +86,12 @@ class Source:
     _heads: dict[Path, str] = field(default_factory=dict, repr=False)
 
     @property
+    def columns(self) -> dict[str, str]:
+        """The columns that are chosen, by argument."""
+        names = ("image_column", "caption_column", "split_column")
+        return {name: column for name in names if (column := getattr(self, name))}
+
+    @property
     def folder(self) -> Path:
         """The path, or the folder of the file."""
         return self.path if self.path.is_dir() else self.path.parent

@@ -82,10 +82,12 @@ class Stage(ABC):
             for name in _names(getattr(self, field))
             if field not in self.elsewhere or is_stage_name(name)
         )
-        inside = (
-            _placeholders(value, self.takes.get(name)) for name, value in _members(self).items()
+        members = _members(self).items()
+        leaves = chain.from_iterable(
+            _leaves(value, self.takes.get(name)) for name, value in members
         )
-        return (*named, *chain.from_iterable(inside))
+        inside = ((leaf.name, kind) for leaf, kind in leaves if isinstance(leaf, FromStage))
+        return (*named, *inside)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -99,7 +101,9 @@ class Stage(ABC):
             _names(getattr(self, field)) for field in self.elsewhere if self.takes[field] == "train"
         )
         own = (name for name in named if not is_stage_name(name))
-        return (*own, *_models_in(list(_members(self).values())))
+        leaves = _leaves(list(_members(self).values()))
+        inside = (leaf for leaf, kind in leaves if isinstance(leaf, str) and kind == "train")
+        return (*own, *inside)
 
     @property
     def lacks_inputs(self) -> bool:
@@ -245,34 +249,18 @@ def _names(value: str | Sequence[object] | None) -> tuple[str, ...]:
     return tuple(name for name in names if isinstance(name, str))
 
 
-def _placeholders(value: Any, kind: str | None = None) -> Iterator[tuple[str, str | None]]:
-    """Names of the placeholders of stages in a value, with the kind that these must have."""
+def _leaves(value: Any, kind: str | None = None) -> Iterator[tuple[Any, str | None]]:
+    """Values inside a value that hold no others, each with the kind of stage that it may name."""
     match value:
-        case FromStage():
-            yield value.name, kind
         case Config():
             takes = _kinds_taken(value)
             for name, inner in value.arguments.items():
-                yield from _placeholders(inner, takes.get(name))
+                yield from _leaves(inner, takes.get(name))
         case Mapping():
             for inner in value.values():
-                yield from _placeholders(inner, kind)
+                yield from _leaves(inner, kind)
         case tuple() | list():
             for inner in value:
-                yield from _placeholders(inner, kind)
-
-
-def _models_in(value: Any) -> Iterator[str]:
-    """Models from elsewhere that the recorded calls in a value name."""
-    match value:
-        case Config():
-            for name, inner in value.arguments.items():
-                if isinstance(inner, str) and _kinds_taken(value).get(name) == "train":
-                    yield inner
-                yield from _models_in(inner)
-        case Mapping():
-            for inner in value.values():
-                yield from _models_in(inner)
-        case tuple() | list():
-            for inner in value:
-                yield from _models_in(inner)
+                yield from _leaves(inner, kind)
+        case _:
+            yield value, kind
