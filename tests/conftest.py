@@ -48,8 +48,8 @@ def browser():
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as running:
         own = Path(running.chromium.executable_path)
-        found = str(own) if own.is_file() else shutil.which("chromium")
-        found = found or shutil.which("google-chrome")
+        names = "chromium", "chromium-browser", "google-chrome"
+        found = str(own) if own.is_file() else next(filter(None, map(shutil.which, names)), None)
         if found is None:
             pytest.skip("no Chromium is installed")
         opened = running.chromium.launch(executable_path=found)

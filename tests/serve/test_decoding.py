@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -191,3 +192,35 @@ def test_a_process_ends_with_the_server():
     process._process.stdin.close()
     assert process._process.wait(60) == 0
     process.kill()
+
+
+HEIC = b"\0\0\0\x18ftypheic" + bytes(1000)
+READS_HEIC = """
+from PIL import Image
+
+def register_heif_opener():
+    red = lambda file, name: Image.new("RGB", (int(file.read()[-1]), 10), "red")
+    Image.register_open("HEIF", red, lambda head: head[4:12] == b"ftypheic")
+"""
+
+
+def test_heic_is_read_by_the_extra_within_the_same_limits(tmp_path, monkeypatch):
+    (tmp_path / "pillow_heif.py").write_text(READS_HEIC)  # in the place of the extra
+    monkeypatch.syspath_prepend(tmp_path)
+    with closing(PictureDecoder(processes=1, pixels=1_000, seconds=20)) as decoder:
+        (found,) = decoder.upload(HEIC + b"\x20", [None])
+        assert (found.size, found.getpixel((0, 0))) == ((32, 10), (255, 0, 0))
+        with pytest.raises(PictureError, match="200 x 10 pixels; at most 1,000 pixels"):
+            decoder.upload(HEIC + b"\xc8", [None])
+
+
+def test_heic_without_the_extra_names_it(tmp_path, monkeypatch):
+    (tmp_path / "pillow_heif.py").write_text("raise ImportError")
+    monkeypatch.syspath_prepend(tmp_path)
+    needs = (
+        r'HEIC, which this server reads with pip install "counterfoil\[phone\]" only; send it as'
+    )
+    with closing(PictureDecoder(processes=1, pixels=1_000, seconds=20)) as decoder:
+        with pytest.raises(PictureError, match=needs) as error:
+            decoder.upload(HEIC, [None])
+        assert error.value.status_code == 415

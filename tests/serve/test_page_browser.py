@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date, timedelta
+from importlib.util import find_spec
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 
 import explain_cases
+import recipes_cases
 from browser_cases import least_contrast
+from counterfoil.cli import main
 from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.explain import DOUBT_THRESHOLD, explain
 from counterfoil.model import load_model
+from counterfoil.serve.schemas import SearchResponse, SearchResult
 from page_cases import LOOKS, READ, SHOWN, clean, drop, search, until
 from serve_cases import NASTY, content, indexed, names, painted, running, with_columns
 
@@ -145,6 +150,10 @@ def test_filters_are_chosen_shown_and_in_the_address(opened, tabled):
 
     opened.goto(tabled)
     until(opened, "document.querySelector('#filters').hidden === false")
+    folded = opened.evaluate("!document.querySelector('#filters').open")
+    assert folded == (opened.viewport_size["width"] == 400)  # results begin high on a phone
+    if folded:
+        opened.click("#filters summary")
     labels = [label.split("\n")[0] for label in opened.locator("#columns label").all_inner_texts()]
     assert labels == ["album", "year", "note"]
     search(opened, "a dog")
@@ -184,6 +193,101 @@ def test_filters_are_chosen_shown_and_in_the_address(opened, tabled):
     assert opened.locator("#columns select option:checked").inner_text() == "album>a"
     opened.select_option("#columns select", label="home")
     told("1 picture for “a dog”, where album=home and note~note 7")
+    clean(opened, tabled)
+
+
+@pytest.fixture(scope="module")
+def dated(tmp_path_factory) -> Iterator[str]:
+    """The address of a server of large pictures with the days on which they were taken."""
+    root = tmp_path_factory.mktemp("dated")
+    recipes_cases.pixel_model(root / "model")
+    (root / "photos").mkdir()
+    lines = ["image,caption,taken"]
+    for row in range(8):
+        (root / "photos" / f"{row}.jpg").write_bytes(content(painted(row, 1200), "jpeg"))
+        lines.append(f"{row}.jpg,a dog {row},{date(2024, 2, 25) + timedelta(row)}")
+    (root / "photos" / "captions.csv").write_text("\n".join(lines))
+    made = ("index", root / "model", root / "photos", "--output", root / "index")
+    assert main([str(word) for word in made]) == 0
+    with running(root / "index") as (where, _):
+        yield where
+
+
+def days(opened) -> list[str]:
+    return sorted(opened.locator("#found .columns").all_inner_texts())
+
+
+@pytest.mark.parametrize("opened", LOOKS, indirect=True)
+def test_dates_have_a_first_and_a_last_day(opened, dated):
+    opened.goto(dated)
+    until(opened, "document.querySelector('#filters').hidden === false")
+    opened.evaluate("document.querySelector('#filters').open = true")
+    search(opened, "a dog")
+    assert len(days(opened)) == 8
+    opened.get_by_label("taken from").fill("2024-02-27")
+    until(opened, "document.querySelectorAll('#found li').length === 6")
+    opened.get_by_label("taken to").fill("2024-02-29")  # the last day is within
+    until(opened, "document.querySelectorAll('#found li').length === 3")
+    assert days(opened) == ["2024-02-27", "2024-02-28", "2024-02-29"]
+    assert parse_qs(urlsplit(opened.url).query)["where"] == [
+        "taken>=2024-02-27",
+        "taken<2024-03-01",
+    ]
+    assert opened.evaluate("document.documentElement.scrollWidth") <= opened.viewport_size["width"]
+    address = opened.url
+    opened.goto("about:blank")
+    opened.goto(address)
+    until(opened, "document.querySelectorAll('#found li').length === 3")
+    assert opened.get_by_label("taken from").input_value() == "2024-02-27"
+    assert opened.get_by_label("taken to").input_value() == "2024-02-29"
+    opened.get_by_label("taken from").fill("")
+    until(opened, "document.querySelectorAll('#found li').length === 5")
+    clean(opened, dated)
+
+
+@pytest.mark.parametrize("opened", LOOKS, indirect=True)
+def test_back_closes_the_full_picture_and_keeps_the_search(opened, dated):
+    width = "document.querySelector('#why-picture').naturalWidth"
+    opened.goto(dated)
+    search(opened, "a dog")
+    address, found = opened.url, opened.locator("#found").inner_html()
+    opened.locator("#found button").nth(2).click()
+    until(opened, f"{width} > 0")
+    small = opened.evaluate(width)
+    opened.click("#enlarge")
+    until(opened, f"{width} === 1200")
+    assert small < 500
+    shown = opened.locator("#why-picture").bounding_box()
+    assert shown["width"] > 0.7 * min(opened.viewport_size.values())
+    assert (
+        opened.evaluate("document.querySelector('dialog').scrollWidth")
+        <= opened.viewport_size["width"]
+    )
+    opened.go_back()
+    until(opened, "!document.querySelector('#why').open")
+    assert (opened.url, opened.locator("#found").inner_html()) == (address, found)
+    for close in ("Escape", "#close"):  # leave nothing that Back would have to pass
+        opened.locator("#found button").first.click()
+        until(opened, "document.querySelector('#why').open")
+        opened.keyboard.press(close) if close == "Escape" else opened.click(close)
+        until(opened, "history.state === null")
+        assert (opened.url, opened.locator("#found").inner_html()) == (address, found)
+    opened.go_back()
+    until(opened, "document.querySelectorAll('#found li').length === 0")
+    assert opened.url == dated
+    clean(opened, dated)
+
+
+@pytest.mark.parametrize("opened", [("light", 400), ("dark", 400)], indirect=True)
+def test_results_begin_in_the_first_half_of_a_phone(opened, tabled):
+    opened.set_viewport_size({"width": 400, "height": 800})
+    top = "document.querySelector('#found li').getBoundingClientRect().top"
+    opened.goto(tabled)
+    search(opened, "a dog")
+    assert opened.evaluate(top) < 400
+    drop(opened, "new.png", "image/png", content(painted(5)))
+    until(opened, "document.querySelector('#told').textContent.includes('new.png')")
+    assert opened.evaluate(top) < 400
     clean(opened, tabled)
 
 
@@ -233,11 +337,11 @@ def test_a_query_has_an_address_and_the_back_button_returns_to_it(opened, plain)
 
 @pytest.mark.parametrize(("probability", "told"), [(0.12, True), (0.8, False), (None, False)])
 def test_the_page_says_that_nothing_matches(opened, plain, probability, told):
-    one = {"id": "a.png", "score": 0.1, "caption": "a dog", "image": "a.png"}
-    results = [{**one, "probability": probability}]
-    answer = {"find": "images", "reranker": None, "results": results}
+    one = SearchResult(id="a.png", score=0.1, caption="a dog", image="a.png")
+    results = (one.model_copy(update={"probability": probability}),)
+    answer = SearchResponse(find="images", reranker=None, note=None, results=results)
     opened.goto(plain)
-    opened.route("**/search", lambda route: route.fulfill(json=answer))
+    opened.route("**/search", lambda route: route.fulfill(json=answer.model_dump()))
     opened.fill("#text", "a cat")
     opened.press("#text", "Enter")
     opened.wait_for_selector("#found li")
@@ -259,6 +363,14 @@ def test_dropped_file_that_is_no_picture(opened, plain):
     drop(opened, "a.svg", "image/svg+xml", b"<svg xmlns='http://www.w3.org/2000/svg'/>")
     until(opened, "document.querySelector('#wrong').textContent !== ''")
     assert "no picture that can be read" in opened.locator("#wrong").inner_text()
+    drop(opened, "phone.heic", "image/heic", b"\0\0\0\x18ftypheic" + bytes(5000))
+    heic = (
+        "damaged"
+        if find_spec("pillow_heif")
+        else "is HEIC, which this server reads with pip install"
+    )
+    until(opened, f"document.querySelector('#wrong').textContent.includes({heic!r})")
+    assert not opened.locator("#given").is_visible()
     drop(opened, "large.png", "image/png", bytes(60_000))
     assert "at most 0.1 are accepted" in opened.locator("#wrong").inner_text()
     search(opened, "a dog")

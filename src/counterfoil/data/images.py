@@ -228,6 +228,20 @@ def decode_picture(file: Path | BinaryIO, name: str, *, longest: int | None = No
     return picture
 
 
+def phone_format(head: bytes) -> str | None:
+    """HEIC or AVIF, by the first bytes of a file; None for others."""
+    return _BRANDS.get(head[8:12]) if head[4:8] == b"ftyp" else None
+
+
+def read_phone_formats(needs: str) -> None:
+    """Let Pillow read HEIC by the extra "phone".
+
+    Raises:
+        ValueError: with the text `needs`, where it is not installed.
+    """
+    optional_import("pillow_heif", needs).register_heif_opener()
+
+
 def _decode(file: Path | BinaryIO, name: str, longest: int | None) -> Image.Image | str:
     """An image in RGB, or what is wrong with it."""
     if isinstance(file, Path) and file.exists() and not file.is_file():
@@ -236,15 +250,15 @@ def _decode(file: Path | BinaryIO, name: str, longest: int | None) -> Image.Imag
         opened = Image.open(file)
     except UnidentifiedImageError:
         head = _first_bytes(file)
-        if head[4:8] != b"ftyp" or head[8:12] not in _BRANDS:
+        phone = phone_format(head)
+        if phone is None:
             return f"{_UNREADABLE} it {_what_it_is(head)}"
         named = PurePath(name).suffix.lower()
         other = (
             f" with the ending {named}" if named in ENDINGS and named not in PHONE_ENDINGS else ""
         )
-        needs = f"{_UNREADABLE} it is {_BRANDS[head[8:12]]}{other}, {_PHONE}"
         try:
-            optional_import("pillow_heif", needs).register_heif_opener()
+            read_phone_formats(f"{_UNREADABLE} it is {phone}{other}, {_PHONE}")
         except ValueError as error:
             return str(error)
         opened = Image.open(file)

@@ -35,6 +35,8 @@ from counterfoil.data.images import (
     ResizeCrop,
     ResizeKeepAspect,
     decode_picture,
+    phone_format,
+    read_phone_formats,
     shrink,
     too_many_scans,
 )
@@ -44,6 +46,10 @@ T = TypeVar("T")
 FULL = 2048  # pixels of the longer side of a picture that a person looks at
 THUMBNAIL = 448  # pixels of the longer side; the page shows it at half of that or less
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+_HEIC = (
+    'the picture is HEIC, which this server reads with pip install "counterfoil[phone]" only; '
+    "send it as JPEG"
+)
 PATIENCE = 3  # seconds by the clock for each CPU second, as other processes want the CPU too
 _BASE, _PER_PIXEL = 512 * 2**20, 32  # bytes of a process: libraries; copies with 4 bytes a pixel
 _LONGEST = 65_535  # pixels of a side, JPEG's most
@@ -75,7 +81,7 @@ def decode_upload(content: bytes, pixels: int) -> Image.Image:
     if not content:
         raise PictureError(400, "the uploaded file is empty; choose a picture")
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        with Image.open(io.BytesIO(content), formats=_formats(content)) as image:
             if image.width * image.height > pixels:
                 raise _too_many_pixels(f"has {image.width} x {image.height} pixels", pixels)
             if max(image.size) > _LONGEST:
@@ -99,6 +105,17 @@ def decode_upload(content: bytes, pixels: int) -> Image.Image:
     except Exception:  # decoders raise anything at damaged bytes
         message = "the picture is damaged or cut off; save it again and retry"
         raise PictureError(422, message) from None
+
+
+def _formats(content: bytes) -> tuple[str, ...]:
+    """The formats that an upload may have: HEIC of a phone only where the extra is installed."""
+    if phone_format(content[:12]) != "HEIC":
+        return FORMATS
+    try:
+        read_phone_formats(_HEIC)
+    except ValueError as error:
+        raise PictureError(415, str(error)) from None
+    return ("HEIF",)
 
 
 def _too_many_pixels(size: str, pixels: int) -> PictureError:
