@@ -16,7 +16,7 @@ from counterfoil.core.io import parsing, read_json
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import Counted, shares
 from counterfoil.evaluation.cascade import DEPTH
-from counterfoil.evaluation.galleries import differ, shown_caption, shown_image
+from counterfoil.evaluation.galleries import differ, side_by_side
 from counterfoil.evaluation.metrics import EvaluationReport, common_line
 from counterfoil.evaluation.protocols import protocol_by_name
 from counterfoil.evaluation.results import (
@@ -40,7 +40,6 @@ from counterfoil.report.figures import (
     step_curves,
 )
 from counterfoil.report.page import (
-    CardColumn,
     CardSection,
     ExampleCard,
     Figure,
@@ -650,24 +649,15 @@ def _differing_query(
     dataset: ImageTextDataset, both: Mapping[str, RetrievalEvaluation], side: int, row: int
 ) -> tuple[ExampleCard, dict[str, object]]:
     """A query with the first items of both runs, and its numbers."""
-    query, item = (shown_caption, shown_image) if side else (shown_image, shown_caption)
     names = dataset.image_ids if side else dataset.text_ids
-    columns, first_ranks, first_items = [], {}, {}
-    for name, run in both.items():
-        rows, scores, count = (
-            (run.images, run.image_scores, IMAGES) if side else (run.texts, run.text_scores, TEXTS)
-        )
-        listed = list(zip(rows[row, :count].tolist(), scores[row, :count].tolist()))
-        items = tuple(
-            item(dataset, r, row, place, score) for place, (r, score) in enumerate(listed) if r >= 0
-        )
-        rank = int(run.report.ranked[side].ranks[row]) + 1  # below 1 if nothing matches the query
-        note = "no true counterpart" if rank < 1 else f"first true one at place {rank:,}"
-        columns.append(CardColumn(name, note, items))
-        first_ranks[name], first_items[name] = rank, [names[r] for r, _ in listed if r >= 0]
-    return ExampleCard(query(dataset, row), "", tuple(columns)), {
+    count = IMAGES if side else TEXTS
+    lists = {name: run.ranked_lists[side] for name, run in both.items()}
+    return side_by_side(dataset, lists, row, count), {
         "direction": "t2i" if side else "i2t",
         "query": dataset.texts[row] if side else dataset.image_ids[row],
-        "rank": first_ranks,
-        "found": first_items,
+        "rank": {name: int(each.ranked.ranks[row]) + 1 for name, each in lists.items()},
+        "found": {
+            name: [names[r] for r in each.rows[row, :count].tolist() if r >= 0]
+            for name, each in lists.items()
+        },
     }

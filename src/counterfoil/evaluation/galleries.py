@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -166,6 +166,32 @@ def _retrieval(
         f"{kind} at place {rank + 1:,}{others}",
         (CardColumn("", "", items, missed),),
     )
+
+
+def side_by_side(
+    dataset: ImageTextDataset, runs: Mapping[str, RankedLists], query: int, depth: int
+) -> ExampleCard:
+    """A query with the first items of several runs, by name, and the place of its first match.
+
+    An image that is the match and not among the first `depth` takes the place of the last of them.
+    """
+    columns: list[CardColumn] = []
+    for name, lists in runs.items():
+        by_text = lists.ranked.direction == "t2i"
+        item = shown_image if by_text else shown_caption
+        rank = int(lists.ranked.ranks[query])  # below 0 if nothing matches the query
+        missed = by_text and rank >= depth
+        rows = [row for row in lists.rows[query, : depth - missed].tolist() if row >= 0]
+        scores = [None] * len(rows) if lists.scores is None else lists.scores[query].tolist()
+        items = tuple(
+            item(dataset, row, query, place, score)
+            for place, (row, score) in enumerate(zip(rows, scores))
+        )
+        match = shown_image(dataset, int(lists.ranked.images[query]), query, rank)
+        note = "no true counterpart" if rank < 0 else f"first true one at place {rank + 1:,}"
+        columns.append(CardColumn(name, note, items, match if missed else None))
+    asked = PageItem(dataset.texts[query]) if by_text else shown_image(dataset, query)
+    return ExampleCard(asked, "", tuple(columns))
 
 
 def differ(first: RankedQueries, second: RankedQueries, count: int) -> tuple[list[int], list[int]]:

@@ -59,8 +59,10 @@ def demo_recipe() -> Recipe:
                 results=("test-alike", "test-hardest"),
                 negatives="lists",
                 foils=300,
+                called=("trained on all negatives", "trained on the hardest"),
             ),
         ),
         data="scenes:images=1500,features=regions",
-        about="two minutes: train on all negatives alike and on the hardest, compare",
+        about="two models learn to score true captions of rendered pictures above wrong ones, the "
+        "negatives: one from all in a batch alike, one from the hardest, which it confuses most",
     )

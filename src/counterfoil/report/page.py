@@ -173,12 +173,13 @@ class FigureSection:
 
 @dataclass(frozen=True)
 class Page:
-    """The content of a page: figures, then tables, then sections."""
+    """The content of a page: what it opens with, figures, tables, then sections."""
 
     title: str
     headline: str  # the result in one sentence; may be empty
     protocol: str  # data, protocol, seed, single model or ensemble; no full stop
     provenance: Provenance | None = None
+    opening: tuple[CardSection, ...] = ()
     figures: tuple[Figure, ...] = ()
     tables: tuple[TableBlock, ...] = ()
     sections: tuple[CardSection | FigureSection, ...] = ()

@@ -93,6 +93,9 @@ def _widths(block: TableBlock, columns: Sequence[int], width: int) -> list[int]:
     wanted = [max(cell_len(line) for text in own for line in text.split("\n")) for own in cells]
     widths = [_least(block, place) for place in columns]
     spare = width - 1 - sum(wide + _OVERHEAD for wide in widths)
+    headings = [cell_len(_text(row[0])) for row in block.rows if len(row) == 1 < len(block.head)]
+    more = min(max(spare, 0), max(max(headings, default=0) - widths[0], 0))  # stay on one line
+    widths[0], spare = widths[0] + more, spare - more
     while spare > 0 and any(wide < want for wide, want in zip(widths, wanted)):
         for place, want in enumerate(wanted):
             if widths[place] < want and spare > 0:

@@ -74,7 +74,7 @@ def test_the_better_model_is_handed_over_and_the_report_says_so(run) -> None:
     assert found["sentence"].startswith(opening)
     page = (folder / "report" / "report.html").read_text()
     assert page.index("Use adaptive: on dev") < page.index("reaches RSum")
-    assert "It is in " in printed.splitlines()[-1]
+    assert printed.splitlines()[-2].startswith("the model to use: ")
     ours, theirs = (load_model(folder / name) for name in ("best", "adaptive"))
     for name, tensor in ours.model.state_dict().items():
         assert np.array_equal(tensor.numpy(), theirs.model.state_dict()[name].numpy())

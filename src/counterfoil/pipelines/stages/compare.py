@@ -20,8 +20,8 @@ from counterfoil.core.console import output
 from counterfoil.core.io import parsing
 from counterfoil.data.scenes import scene
 from counterfoil.evaluation.bootstrap import Comparison
-from counterfoil.evaluation.galleries import RankedLists, galleries
-from counterfoil.evaluation.metrics import METRICS, common_line
+from counterfoil.evaluation.galleries import differ, galleries, side_by_side
+from counterfoil.evaluation.metrics import METRICS, EvaluationReport, common_line
 from counterfoil.evaluation.results import (
     RunResult,
     cascade_figure,
@@ -84,6 +84,8 @@ class Compare(Stage):
         selection: stage that selects one of the models; the report opens with its sentence.
         foils: images of `scenes` whose captions the first and the last model tell from false ones
             that differ in one detail; 0 for none.
+        called: what the models are called, for each of `results`, in words that a newcomer knows;
+            the report then opens with queries that the first and the last answer.
     """
 
     kind: ClassVar[str] = "compare"
@@ -98,6 +100,14 @@ class Compare(Stage):
     others: tuple[str, ...] = ()
     selection: str | None = None
     foils: int = 0
+    called: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.called and len(set(self.called)) != len(self.results):
+            raise ValueError(
+                f"called has {len(set(self.called))} different names for {len(self.results)} "
+                "results; give each its own, or none"
+            )
 
     @property
     def lacks_inputs(self) -> bool:
@@ -112,37 +122,43 @@ class Compare(Stage):
         """Print the evaluations side by side and write the report."""
         if distributed.rank() == 0:
             page, path = comparison_page(context, self), context.place(self.name) / REPORT
-            for table in self._shown(page.tables):
-                console.print(TerminalTable(table, page.protocol))
             path.parent.mkdir(parents=True, exist_ok=True)
             write_page(page, path)
             output(page.headline)
+            for table in self._shown(page.tables):
+                console.print(TerminalTable(table, page.protocol))
             if self.selection:
-                place = context.place(self.selection)
-                output(f"{selection_sentence(place)} It is in {place}; the report is {path}")
-            else:
-                output(f"{path}")
+                output(f"the model to use: {context.place(self.selection)}")
+            output(f"open {path}")
 
     def _shown(self, tables: Sequence[TableBlock]) -> Iterator[TableBlock]:
         """What the terminal shows of the report: recalls, and what only this comparison has."""
         recalls, *others = tables
-        rows = tuple(row for row in recalls.rows if not str(row[0]).endswith("rank"))
+        # of models called in words the page shows the rest, with pictures
+        left = ("R@5", "R@10", "rank") if self.called else ("rank",)
+        rows = tuple(row for row in recalls.rows if not str(row[0]).endswith(left))
         yield replace(recalls, rows=rows, note="Below each number: its 95 % interval.")
-        yield from (table for table in others if self.others or table.title != FORGETTING)
+        if not self.called:
+            yield from (table for table in others if self.others or table.title != FORGETTING)
 
 
 def comparison_page(context: RunContext, stage: Compare) -> Page:
     """The report of a run: results, learning curves, hardness of negatives, retrievals."""
+    titles = stage.called or [context.stage(name, Evaluate).title for name in stage.results]
     evaluations = {
-        context.stage(name, Evaluate).title: RetrievalEvaluation.open(context.place(name))
-        for name in stage.results
+        title: RetrievalEvaluation.open(context.place(name))
+        for title, name in zip(titles, stage.results, strict=True)
     }
     reports = {name: evaluation.report for name, evaluation in evaluations.items()}
     used = (name for result in stage.results for name in context.stage(result, Evaluate).using)
     trained = [n for n in dict.fromkeys(used) if isinstance(context.recipe.stage(n), ModelStage)]
     forgetting = forgetting_table(context, stage)
     runs = results(reports)
-    curves = [learning_curve(name, context.place(name) / "metrics.jsonl") for name in trained]
+    named = dict(zip(trained, titles)) if stage.called else {name: name for name in trained}
+    curves = [
+        learning_curve(title, context.place(name) / "metrics.jsonl")
+        for name, title in named.items()
+    ]
     gaps: tuple[NamedSample, ...] = ()
     mining = context.recipe.stage(stage.negatives) if stage.negatives else None
     if isinstance(mining, Mine):  # no model scores in other stages
@@ -162,16 +178,25 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
     if stage.foils:  # a report without foils imports nothing of them
         from counterfoil.pipelines.stages.foil_report import compare_on_foils
 
-        foils = compare_on_foils(context, stage)
+        foils = compare_on_foils(context, stage, (titles[0], titles[-1]))
     else:
         foils = None
     return Page(
         title=f"{context.recipe.name}: {' and '.join(evaluations)}",
         headline=" ".join(
-            part for part in (verdict, headline(runs), foils.sentence if foils else "") if part
+            part
+            for part in (
+                verdict,
+                first_answers(runs, next(iter(reports.values())))
+                if stage.called
+                else headline(runs),
+                foils.sentence if foils else "",
+            )
+            if part
         ),
         protocol=common_line([report.setting for report in reports.values()]),
         provenance=_provenance(context, stage),
+        opening=_answers(context, stage, evaluations) if stage.called else (),
         tables=(
             result_table(runs),
             *((foils.table,) if foils else ()),
@@ -228,13 +253,58 @@ def _galleries(
     if dataset.pictures is None:
         return ()
     *others, (_, last) = evaluations.items()
-    i2t, t2i = last.report.ranked
-    rankings = [(name, other.report.ranked) for name, other in others]
-    return galleries(
-        dataset,
-        RankedLists(i2t, last.texts, last.text_scores, tuple((n, r[0]) for n, r in rankings)),
-        RankedLists(t2i, last.images, last.image_scores, tuple((n, r[1]) for n, r in rankings)),
+    i2t, t2i = (
+        replace(lists, others=tuple((name, each.report.ranked[side]) for name, each in others))
+        for side, lists in enumerate(last.ranked_lists)
     )
+    return galleries(dataset, i2t, t2i)
+
+
+def first_answers(runs: Sequence[RunResult], report: EvaluationReport) -> str:
+    """What two models find first, in words that a newcomer knows."""
+    first, last, setting = runs[0], runs[-1], report.setting
+    caption, picture = (METRICS.index(metric) for metric in RECALLS)
+    spans = [last.against[place].interval for place in (caption, picture)]
+    caveat = ["" if span.low > 0 or span.high < 0 else ", which could be chance" for span in spans]
+    return (
+        f"The model {last.name} finds a right caption first for {last.numbers[caption]:.1f} % of "
+        f"{setting.images:,} pictures, the one {first.name} for {first.numbers[caption]:.1f} % "
+        f"(95 % interval of the difference {both_ends(spans[0])}{caveat[0]}); the right picture "
+        f"first for {last.numbers[picture]:.1f} % of {setting.texts:,} captions, against "
+        f"{first.numbers[picture]:.1f} % ({both_ends(spans[1])}{caveat[1]})."
+    )
+
+
+ANSWERS = (("t2i", 2, 1, 3), ("i2t", 1, 1, 3))  # direction, for the last, for the first, items
+
+
+def _answers(
+    context: RunContext, stage: Compare, evaluations: Mapping[str, RetrievalEvaluation]
+) -> tuple[CardSection, ...]:
+    """Queries on which the first and the last model differ most, answered by both."""
+    dataset = context.split(context.stage(stage.results[0], Evaluate).split)
+    named = list(evaluations.items())
+    if dataset.pictures is None or len(named) < 2:
+        return ()
+    both, cards, counts = dict((named[0], named[-1])), [], []
+    for direction, better, worse, depth in ANSWERS:
+        lists = {name: each.ranked_lists[direction == "t2i"] for name, each in both.items()}
+        one, other = (each.ranked for each in lists.values())
+        gained, lost = differ(one, other, max(better, worse))
+        cards += [
+            side_by_side(dataset, lists, row, depth) for row in (*gained[:better], *lost[:worse])
+        ]
+        counts.append(
+            f"{int((other.ranks < one.ranks).sum()):,} of {len(one):,} "
+            f"{'captions' if direction == 't2i' else 'pictures'} better and "
+            f"{int((other.ranks > one.ranks).sum()):,} worse"
+        )
+    note = (
+        f"{context.recipe.about.capitalize()}. Green is right. Chosen are those on which the two "
+        f"differ most, either way: the one {named[-1][0]} answers {' and '.join(counts)} than the "
+        "other."
+    )
+    return (CardSection("The same questions to both models", note, tuple(cards)),)
 
 
 def _provenance(context: RunContext, stage: Compare) -> Provenance:

@@ -25,6 +25,7 @@ from counterfoil.evaluation.cascade import (
     check_depth,
     evaluate_cascade,
 )
+from counterfoil.evaluation.galleries import RankedLists
 from counterfoil.evaluation.metrics import (
     EvaluationReport,
     EvaluationSetting,
@@ -234,6 +235,15 @@ class RetrievalEvaluation:
             stream_scores(members, [texts, images])
         return RetrievalEvaluation(
             report, texts.rows, texts.scores, images.rows, images.scores, dataset.fingerprint
+        )
+
+    @property
+    def ranked_lists(self) -> tuple[RankedLists, RankedLists]:
+        """The first texts of images, and the first images of texts, with the ranks of the true."""
+        i2t, t2i = self.report.ranked
+        return (
+            RankedLists(i2t, self.texts, self.text_scores),
+            RankedLists(t2i, self.images, self.image_scores),
         )
 
     def show(self, name: str) -> None:

@@ -38,8 +38,14 @@ class FoilBlocks(NamedTuple):
     cards: CardSection
 
 
-def compare_on_foils(context: RunContext, stage: Compare) -> FoilBlocks:
-    """Accuracies by kind of foil with paired intervals, and examples that were learnt."""
+def compare_on_foils(context: RunContext, stage: Compare, titles: tuple[str, str]) -> FoilBlocks:
+    """Accuracies by kind of foil with paired intervals, and examples that were learnt.
+
+    Args:
+        context: of the run.
+        stage: the comparison.
+        titles: of the first and the last model.
+    """
     first, *_, last = (context.stage(name, Evaluate) for name in stage.results)
     dataset = context.split(first.split)
     foils = foils_of_scenes(dataset.subset(torch.arange(min(stage.foils, len(dataset)))), seed=0)
@@ -66,15 +72,13 @@ def compare_on_foils(context: RunContext, stage: Compare) -> FoilBlocks:
         "captions."
     )
     title = "Captions against foils"
-    table = TableBlock(
-        title, ("Changed", "items", first.title, last.title, "difference"), rows, note
-    )
+    table = TableBlock(title, ("Changed", "items", *titles, "difference"), rows, note)
     sentence = (
-        f"{last.title} tells {every.after:.1f} % of {every.items:,} captions from foils, "
-        f"{first.title} {every.before:.1f} % (95 % interval of the difference "
+        f"Of {every.items:,} captions it scores {every.after:.1f} % above the same caption with a "
+        f"detail made false, the other {every.before:.1f} % (95 % interval of the difference "
         f"{both_ends(every.interval)})."
     )
-    return FoilBlocks(sentence, table, _learnt_foils(foils, (first.title, last.title), scores))
+    return FoilBlocks(sentence, table, _learnt_foils(foils, titles, scores))
 
 
 def _learnt_foils(foils: FoilSet, titles: tuple[str, str], scores: Sequence[Tensor]) -> CardSection:
