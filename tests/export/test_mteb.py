@@ -1,4 +1,4 @@
-"""The interfaces of mteb 2, which is not installed: a small stand-in calls them as its runner does.
+"""The interfaces of mteb 2, called by its own runner and, as that loads for long, by a stand-in.
 
 The stand-in has what `mteb` documents: runtime protocols of an encoder and of a search, a
 description that forbids further fields, and retrieval with either.
@@ -150,6 +150,89 @@ def test_retrieval_is_that_of_the_model(kind, data, tmp_path):
             listed = dict(zip([document["id"] for document in corpus], wanted[row]))
             for document, score in ranked.items():
                 assert score == pytest.approx(listed[document], abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of its libraries
+@pytest.mark.parametrize("kind", ["cosine", "scan"])
+def test_the_runner_of_mteb_finds_our_numbers(kind, data, tmp_path):
+    runner = pytest.importorskip("mteb")
+    model = made(kind, data, tmp_path)
+    # of equal captions it may rank either first
+    first = {text: row for row, text in reversed(list(enumerate(data.texts)))}
+    texts = torch.tensor(sorted(first.values()))
+    data = data.cut(torch.arange(len(data)), texts, data.text_to_image[texts])
+    found = cf.evaluate(model, data, metrics=["MRR@10"])
+    for direction in ("i2t", "t2i"):
+        results = runner.evaluate(
+            cf.as_mteb(model),
+            task(direction, data),
+            cache=None,
+            co2_tracker=False,
+            show_progress_bar=False,
+        )
+        (scores,) = results.task_results[0].scores["test"]
+        for k in (1, 5, 10):
+            ours = found.metrics[f"{direction} R@{k}"]
+            assert 100 * scores[f"hit_rate_at_{k}"] == pytest.approx(ours, abs=1e-3), k
+        ours = found.metrics[f"{direction} MRR@10"]
+        assert 100 * scores["mrr_at_10"] == pytest.approx(ours, abs=1e-3)
+        assert 0 < ours < 100
+
+
+def task(direction: str, data):
+    """A retrieval task of mteb over a split, as its authors write one of their own data."""
+    import datasets
+    from mteb.abstasks.retrieval import AbsTaskRetrieval
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    pictures = [data.pictures.open(row) for row in range(len(data))]
+    kinds = {"id": datasets.Value("string"), "image": datasets.Image()}
+    images = datasets.Dataset.from_dict(
+        {"id": list(data.image_ids), "image": pictures}, features=datasets.Features(kinds)
+    )
+    texts = datasets.Dataset.from_dict({"id": list(data.text_ids), "text": list(data.texts)})
+    by_text = direction == "t2i"
+    relevant: dict[str, dict[str, int]] = {}
+    for text, image in zip(data.text_ids, data.text_to_image.tolist()):
+        pair = (text, data.image_ids[image])
+        query, document = pair if by_text else pair[::-1]
+        relevant.setdefault(query, {})[document] = 1
+    unknown = dict.fromkeys(
+        [
+            "reference",
+            "date",
+            "domains",
+            "task_subtypes",
+            "license",
+            "annotations_creators",
+            "dialect",
+            "sample_creation",
+            "bibtex_citation",
+        ]
+    )
+
+    class Scenes(AbsTaskRetrieval):
+        metadata = TaskMetadata(
+            name=f"Scenes{direction.upper()}Retrieval",
+            description="rendered scenes",
+            dataset={"path": "none/none", "revision": "1"},
+            type="Any2AnyRetrieval",
+            category=direction,
+            modalities=["text", "image"],
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score="hit_rate_at_1",
+            **unknown,
+        )
+
+        def load_data(self, *_: object, **__: object) -> None:
+            sides = (texts, images) if by_text else (images, texts)
+            names = ("queries", "corpus")
+            split = dict(zip(names, sides), relevant_docs=relevant, top_ranked=None)
+            self.dataset, self.data_loaded = {"default": {"test": split}}, True
+
+    return Scenes()
 
 
 def test_items_of_a_text_and_an_image_are_fused(data, tmp_path):

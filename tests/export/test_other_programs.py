@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
+import numpy as np
 import pytest
 import torch
 
@@ -64,6 +66,7 @@ def test_sentence_transformers_mines_the_same_negatives(data, model, tmp_path):
         assert found[row["anchor"]] == [row[f"negative_{n}"] for n in (1, 2, 3)]
 
 
+@pytest.mark.filterwarnings("ignore:.*unsafe cast")  # of its own compiled code
 def test_ranx_counts_our_recalls_from_runs(data, model, tmp_path):
     ranx = pytest.importorskip("ranx")
     test = data.split("test")
@@ -79,6 +82,27 @@ def test_ranx_counts_our_recalls_from_runs(data, model, tmp_path):
         assert 100 * theirs["mrr"] == pytest.approx(found.metrics[f"{side} MRR"])
 
 
+def test_faiss_searches_the_arrays_of_an_index(data, model, tmp_path):
+    """The vectors are plain arrays, and the names of their rows stand beside them."""
+    faiss = pytest.importorskip("faiss")
+    with cf.build_index(model, data, tmp_path / "index") as index:
+        queries = sorted({*data.texts})[:40]
+        ours = [index.search(text, top_k=5) for text in queries]
+    (rows,), (names,) = (
+        sorted((tmp_path / "index").glob(f"*-images.{end}")) for end in ("npy", "jsonl")
+    )
+    vectors = np.load(rows).astype(np.float32)
+    ids = [json.loads(line)["id"] for line in names.read_text().splitlines()]
+    theirs = faiss.IndexFlatIP(vectors.shape[1])
+    theirs.add(vectors)
+    scores, found = theirs.search(model.encode_texts(queries), 5)
+    for hits, listed, row in zip(ours, scores, found.tolist()):
+        assert [hit.score for hit in hits] == pytest.approx(listed, abs=1e-3)
+        for hit, place, score in zip(hits, row, listed):
+            # of equal scores either may come first
+            assert hit.id == ids[place] or hit.score == pytest.approx(score, abs=1e-5)
+
+
 def test_torchmetrics_counts_our_recalls_from_scores(data, model):
     retrieval = pytest.importorskip("torchmetrics.retrieval")
     test = data.split("test")
@@ -88,7 +112,9 @@ def test_torchmetrics_counts_our_recalls_from_scores(data, model):
     found = cf.evaluate(model, test, metrics=["MRR"])
     for side, sided, true in (("i2t", scores, truth), ("t2i", scores.T, truth.T)):
         query = torch.arange(len(sided)).unsqueeze(1).expand_as(sided)
-        asked = sided.flatten(), true.flatten()
+        # it takes scores above 0 and breaks ties as it likes, we by row: so it gets 1 / place
+        places = sided.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+        asked = (1 / (1 + places)).flatten(), true.flatten()
         for k in (1, 5, 10):
             theirs = retrieval.RetrievalHitRate(top_k=k)(*asked, indexes=query.flatten())
             assert 100 * float(theirs) == pytest.approx(found.metrics[f"{side} R@{k}"], abs=1e-3)
