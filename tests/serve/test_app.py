@@ -129,9 +129,11 @@ def test_openapi_describes_the_routes_and_the_key(app, root):
     assert set(body["application/json"]["schema"]["properties"]) == {
         "text", "find", "top", "more", "less", "where", "min_probability",
     }  # fmt: skip
-    assert body["multipart/form-data"]["schema"]["properties"]["picture"]["anyOf"][0] == {
-        "format": "binary", "type": "string",
-    }  # fmt: skip
+    text, picture = body["multipart/form-data"]["schema"]["oneOf"]  # one of the two
+    assert text["properties"]["text"]["maxLength"] == 1000
+    assert picture["properties"]["picture"]["format"] == "binary"
+    assert {*text["properties"]} - {"text"} == {*picture["properties"]} - {"picture"}
+    assert (text["required"], picture["required"]) == (["text"], ["picture"])
     names = [one["name"] for one in schema["paths"]["/similar"]["get"]["parameters"]]
     assert set(names) == {"id", "find", "top", "more", "less", "where"}
     assert set(schema["paths"]["/search"]["get"]["responses"]) == {"200", "default"}

@@ -5,7 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -33,7 +41,7 @@ from counterfoil.data.images import ImageTransform
 from counterfoil.evaluation.explain import DOUBT_THRESHOLD, Explanation, describe_missing_heads
 from counterfoil.search.query import parse_query
 from counterfoil.serve.batcher import Batcher, overloaded
-from counterfoil.serve.decoding import FULL, THUMBNAIL, PictureDecoder, PictureError
+from counterfoil.serve.decoding import FORMATS, FULL, THUMBNAIL, PictureDecoder, PictureError
 from counterfoil.serve.middleware import CLIENT_CLOSED, JSON, RequestGuard, media_type
 from counterfoil.serve.schemas import (
     MOST_CONDITIONS,
@@ -43,6 +51,7 @@ from counterfoil.serve.schemas import (
     ExplanationResponse,
     Health,
     ImageRequest,
+    RequestFields,
     RequestLimits,
     SearchOptions,
     SearchRequest,
@@ -67,6 +76,10 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 FORM = "multipart/form-data"
+UPLOADED = ", ".join(f"image/{name.lower()}" for name in FORMATS)  # types of an uploaded picture
+JPEG_ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}}
+}
 FIELDS = 2 * MOST_EXAMPLES + MOST_CONDITIONS + 4  # of a form: examples, conditions and others
 DEFAULT_TOP = 20
 THUMBNAILS = 1000  # kept in memory, of some 50 KB each
@@ -80,22 +93,46 @@ class RequestParser:
     FastAPI binds a route to one type of body; these routes take JSON, and forms with pictures.
     """
 
-    def __init__(self, model: type[BaseModel]) -> None:
+    def __init__(self, model: type[RequestFields]) -> None:
         self._model = model
 
-    def openapi(self, method: str) -> dict[str, Any]:
-        """OpenAPI description of the parameters of a GET or of the body of a POST."""
-        form = self._model.model_json_schema()
-        fields = {name: field for name, field in form["properties"].items() if name != "picture"}
+    def openapi(self, method: str, limits: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+        """OpenAPI description of the parameters of a GET or of the body of a POST.
+
+        `limits` adds what a server limits to its fields, as in ``{"text": {"maxLength": 1000}}``.
+        """
+        whole = self._model.model_json_schema()
+        fields = {
+            name: _limited(field, limits.get(name, {}))
+            for name, field in whole["properties"].items()
+        }
+        picture = fields.pop("picture", None)
+        # only forms carry a picture in the place of another field, and only JSON has null
+        replaced = [name for name in self._model.alternatives if name in fields]
+        given = {name: _not_null(field) for name, field in fields.items()}
+        needed = whole.get("required", [])
+        required = [*needed, *replaced]
         if method == "GET":
-            required = form.get("required", ())
             return {
                 "parameters": [
                     {"name": name, "in": "query", "required": name in required, "schema": field}
-                    for name, field in fields.items()
+                    for name, field in given.items()
                 ]
             }
-        content = {JSON: {"schema": {**form, "properties": fields}}, FORM: {"schema": form}}
+        json = {**fields, **{name: given[name] for name in replaced}}
+        json_schema = {**whole, "properties": json, "required": required}
+        form: dict[str, Any] = {
+            "schema": {**whole, "properties": given, "required": required},
+        }
+        if picture is not None:
+            # either choice is whole: tools read fields that exclude each other as if they did not
+            shown = {name: field for name, field in given.items() if name not in replaced}
+            shown["picture"] = _not_null(picture)
+            with_file = {**whole, "properties": shown, "required": [*needed, "picture"]}
+            every = {**whole, "properties": given | shown, "required": needed}
+            form["schema"] = {**every, "oneOf": [form["schema"], with_file]}
+            form["encoding"] = {"picture": {"contentType": UPLOADED}}
+        content = {JSON: {"schema": json_schema}, FORM: form}
         return {"requestBody": {"required": True, "content": content}}
 
     async def __call__(self, request: Request) -> BaseModel:
@@ -110,6 +147,22 @@ class RequestParser:
             return self._model.model_validate(values)
         except ValidationError as error:
             raise RequestValidationError(error.errors()) from None
+
+
+def _limited(field: dict[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
+    """A field's schema with further limits, where it may be null those of what it else is."""
+    if "anyOf" not in field:
+        return {**field, **limits}
+    first, *others = field["anyOf"]
+    return {**field, "anyOf": [{**first, **limits}, *others]}
+
+
+def _not_null(field: dict[str, Any]) -> dict[str, Any]:
+    """A field's schema without null."""
+    values = [value for value in field.get("anyOf", ()) if value != {"type": "null"}]
+    if len(values) != 1:
+        return field
+    return {**{key: value for key, value in field.items() if key != "anyOf"}, **values[0]}
 
 
 async def _fields(request: Request) -> Any:
@@ -154,7 +207,7 @@ class SearchServer(Collector):
 
     def __init__(self, service: SearchService, settings: ServerSettings) -> None:
         depth = settings.top if service.reranker is None else service.reranker.depth
-        self._service, self._settings, self._top = service, settings, min(settings.top, depth)
+        self._service, self._settings, self.top = service, settings, min(settings.top, depth)
         self._worker = ThreadPoolExecutor(1, "model")  # models are not thread-safe
         self._decoder = PictureDecoder(
             processes=settings.decoders, pixels=settings.pixels, seconds=settings.decoding
@@ -232,7 +285,7 @@ class SearchServer(Collector):
             captions=service.captions,
             sees_pictures=service.sees_pictures,
             explains_pictures=service.explains_pictures,
-            limits=RequestLimits(upload=settings.upload, caption=settings.caption, top=self._top),
+            limits=RequestLimits(upload=settings.upload, caption=settings.caption, top=self.top),
             model=service.name,
             reranker=service.reranker_name,
             explainer=explainer.name,
@@ -337,9 +390,9 @@ class SearchServer(Collector):
             self._check_caption(value)
             _check_wanted(value)
         if top is None:
-            top = min(DEFAULT_TOP, self._top)
-        elif top > self._top:
-            raise HTTPException(400, f"top is {top}; give a whole number of 1 to {self._top}")
+            top = min(DEFAULT_TOP, self.top)
+        elif top > self.top:
+            raise HTTPException(400, f"top is {top}; give a whole number of 1 to {self.top}")
         if options.find == "captions" and not service.captions:
             raise HTTPException(422, "the index holds no captions; only images can be found")
         more, less = (tuple(map(service.row, ids)) for ids in (options.more, options.less))
@@ -451,15 +504,17 @@ def application(service: SearchService, settings: ServerSettings) -> FastAPI:
         exception_handlers=_exception_handlers(),
     )
     app.state.settings = settings
+    caption, top = {"maxLength": settings.caption}, {"maximum": server.top}
+    limits = {"text": caption, "caption": caption, "top": top}
     for method in ("GET", "POST"):
         for path, endpoint, body in (
             ("/search", server.search, SEARCH),
             ("/similar", server.similar, SIMILAR),
             ("/explain", server.explain, EXPLAIN),
         ):
-            description = body.openapi(method)
+            description = body.openapi(method, limits)
             app.add_api_route(path, endpoint, methods=[method], openapi_extra=description)
-    app.get("/picture", response_class=Response)(server.picture)
+    app.get("/picture", response_class=Response, responses=JPEG_ANSWER)(server.picture)
     app.get("/about")(server.about)
     app.get("/health", response_model_exclude_unset=True)(server.health)
     app.get("/metrics", response_class=Response)(server.metrics)
@@ -499,6 +554,10 @@ def _exception_handlers() -> dict[Any, Callable[[Request, Any], Coroutine[Any, A
             error.detail = f"there is nothing at {path!r}"
         elif error.status_code == 405:
             error.detail = f"{path} does not support {request.method}"
+            routes = (route for route in request.app.routes if isinstance(route, Route))
+            methods = {m for r in routes if r.path == request.url.path for m in r.methods or ()}
+            # of all routes of the path; the router names those of the first
+            error.headers = {"allow": ", ".join(sorted(methods))}
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
     async def refused(request: Request, error: PictureError) -> Response:

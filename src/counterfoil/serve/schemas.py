@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self, final
+from typing import Annotated, Any, ClassVar, Literal, Self, final
 
 from pydantic import (
     AfterValidator,
@@ -42,11 +42,18 @@ def _uploaded_file(value: object) -> object:
     return value
 
 
-# StrictStr: pydantic would decode an uploaded file to a string otherwise
-Caption = Annotated[StrictStr, AfterValidator(_not_blank)]
+# StrictStr: pydantic would decode an uploaded file to a string otherwise. Constraints stand before
+# validators that change the value: the schema has no others
+Caption = Annotated[
+    StrictStr,
+    AfterValidator(_not_blank),
+    Field(json_schema_extra={"minLength": 1, "pattern": r"\S"}),
+]
 ImageId = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
-Picture = Annotated[bytes, BeforeValidator(_uploaded_file)]
-Top = Annotated[int, BeforeValidator(_not_boolean), Field(ge=1)]
+Picture = Annotated[
+    bytes, BeforeValidator(_uploaded_file), Field(json_schema_extra={"minLength": 1})
+]
+Top = Annotated[int, Field(ge=1), BeforeValidator(_not_boolean)]
 
 
 def _listed(value: object) -> object:
@@ -55,25 +62,29 @@ def _listed(value: object) -> object:
 
 Conditions = Annotated[
     tuple[Annotated[StrictStr, Field(min_length=1, max_length=1000)], ...],
-    BeforeValidator(_listed),
     Field(max_length=MOST_CONDITIONS),
+    BeforeValidator(_listed),
 ]
-ImageIds = Annotated[tuple[ImageId, ...], BeforeValidator(_listed), Field(max_length=MOST_EXAMPLES)]
+ImageIds = Annotated[tuple[ImageId, ...], Field(max_length=MOST_EXAMPLES), BeforeValidator(_listed)]
 
 
-class _Request(BaseModel):
+class RequestFields(BaseModel):
+    """The fields of a request; exactly one of its `alternatives` is sent, where there are some."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
+    alternatives: ClassVar[tuple[str, ...]] = ()
 
-    def _exactly_one(self, *names: str) -> Self:
-        fields = [name for name in names if getattr(self, name) is not None]
-        if len(fields) != 1:
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        fields = [name for name in self.alternatives if getattr(self, name) is not None]
+        if self.alternatives and len(fields) != 1:
             sent = " and ".join(map(repr, fields)) or "nothing"
-            wanted = " or ".join(map(repr, names))
+            wanted = " or ".join(map(repr, self.alternatives))
             raise ValueError(f"{sent} was sent; send {wanted}, just one")
         return self
 
 
-class SearchOptions(_Request):
+class SearchOptions(RequestFields):
     """Number and kind of results."""
 
     top: Top | None = Field(None, description="Number of results; 20 by default.")
@@ -91,15 +102,12 @@ class SearchOptions(_Request):
 class SearchRequest(SearchOptions):
     """Search by a caption or an uploaded picture."""
 
+    alternatives = "text", "picture"
     text: Caption | None = None
     picture: Picture | None = None
     min_probability: float | None = Field(
         None, ge=0, le=1, description="Leaves out images less probable to match the text."
     )
-
-    @model_validator(mode="after")
-    def _one_query(self) -> Self:
-        return self._exactly_one("text", "picture")
 
 
 @final
@@ -110,20 +118,17 @@ class SimilarRequest(SearchOptions):
 
 
 @final
-class ExplainRequest(_Request):
+class ExplainRequest(RequestFields):
     """A caption to check against an image of the index or an uploaded picture."""
 
+    alternatives = "id", "picture"
     caption: Caption
     id: ImageId | None = None
     picture: Picture | None = None
 
-    @model_validator(mode="after")
-    def _one_image(self) -> Self:
-        return self._exactly_one("id", "picture")
-
 
 @final
-class ImageRequest(_Request):
+class ImageRequest(RequestFields):
     """An image of the index."""
 
     id: ImageId
