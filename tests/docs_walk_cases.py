@@ -21,7 +21,7 @@ from counterfoil.data.readers import load_dataset
 
 DATA = os.environ.get("COUNTERFOIL_DATA")
 PHOTOS, KARPATHY = 160, {"train": 60, "val": 20, "test": 20}
-FOLDERS = {"my-photos": PHOTOS, "photos": 30, "more-photos": 20, "trip": 10, "new": 3}
+FOLDERS = {"my-photos": PHOTOS, "photos": 30, "more-photos": 80, "trip": 10, "new": 3}
 NAMED = ("beach.jpg", "snow.jpg", "photo.jpg")
 CLIP = "openai/clip-vit-base-patch32"
 # what other pages leave behind, in this order: path, and the command that makes it

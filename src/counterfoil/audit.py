@@ -494,8 +494,8 @@ def _doubted(display: _Display, explainer: Model) -> AuditSection:
 def _explainer_note(explainer: Model | None) -> str:
     if explainer is None:
         return ""
-    if missing := describe_missing_heads(explainer):
-        return f" {missing}: words are the deeper in colour the more the score gains without them."
+    if not has_doubt_head(explainer.model):
+        return " Words are the deeper in colour the more the score gains without them."
     return f" Words that {explainer.name} doubts are coloured, with what it would write instead."
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -80,7 +81,7 @@ def test_numbers_are_told_to_those_who_see_no_colour():
     assert 'A (2 % doubt) "red 93 % doubt" <i> (25 % doubt).' in text
     assert 'Corrected A "blue" <i>.' in text
     assert "red 93 % blue & <b> 61 %, green < 1 %" in text
-    assert "Score 0.125 · <image>" in text
+    assert "Cannot tell · score 0.125 · <image>" in text
     assert "Score 0.875" in text
 
 
@@ -126,11 +127,12 @@ def test_without_a_doubt_head_nothing_is_claimed_and_no_function_word_is_named()
         ),
     )
     told = headline(explained, 0.5)
-    assert "Without “snow” it changes by −0.010" in told
-    assert "does not say whether a word is wrong" in told
+    assert told == "Cannot tell whether the caption fits the picture. Score 0.250."
     assert tints(explained) == [0.0] * 5  # "the" gains most, and is no content word
     only = Explanation("the", 0.25, (ExplainedWord("the", 0, 3, gain=0.004),))
-    assert headline(only, 0.5) == "Score 0.250."
+    assert headline(only, 0.5) == told
+    sure = replace(explained, verdict="does not fit")
+    assert headline(sure, 0.5) == "The caption does not fit the picture. Score 0.250."
 
 
 def test_numbers_are_rounded_honestly():

@@ -31,6 +31,7 @@ from counterfoil.data.features import FEATURES, FeaturesManifest, open_features
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.webdataset import write_webdataset
 from counterfoil.data.tokenizers import SPECIAL, WordTokenizer, open_tokenizer
+from counterfoil.evaluation.caption_check import CaptionCheck
 from counterfoil.evaluation.exchanges import WordExchanges
 from counterfoil.evaluation.explain import (
     CorrectedCaption,
@@ -317,6 +318,13 @@ def calibration(data: ImageTextDataset, folder: Path) -> None:
     assert Calibration.read(folder) == told
 
 
+def caption_check(data: ImageTextDataset, folder: Path) -> None:
+    for low, high in ((-0.25, 1e-300), (None, 2.0), (None, None)):
+        told = CaptionCheck(low, high, 50, 99, data.texts[0], "m")
+        told.write(folder)
+        assert CaptionCheck.read(folder) == told
+
+
 def tokenizer(data: ImageTextDataset, folder: Path) -> None:
     own = WordTokenizer([*SPECIAL, *dict.fromkeys([*data.texts, *data.image_ids])], longest=9)
     own.save(folder)
@@ -432,6 +440,7 @@ WRITTEN = (
     targets,
     exchanges,
     calibration,
+    caption_check,
     tokenizer,
     metrics,
     tensors,
@@ -469,4 +478,4 @@ def test_every_kind_of_folder_is_tried():
     here = {"FEATURES", "GENERATED", "MINED", "SPACE", "TARGETS"}
     # written and read back in tests/core/test_artifacts.py, and in the tests of what they belong to
     artifacts = {"ENCODINGS", "EVALUATION", "INDEX", "VECTORS"}
-    assert found == here | artifacts | {"CALIBRATED", "EXCHANGED", "STATES", "WORK"}
+    assert found == here | artifacts | {"CALIBRATED", "CHECKED", "EXCHANGED", "STATES", "WORK"}

@@ -12,7 +12,6 @@ from torch.nn.functional import normalize
 import recipes_cases
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.readers import load_dataset
-from counterfoil.evaluation.explain import describe_missing_heads
 from counterfoil.model import load_model
 from counterfoil.search.calibrate import (
     CALIBRATION,
@@ -119,7 +118,9 @@ def test_a_damaged_calibration_is_refused(index):
 def test_command_line(index, capsys):
     data = "scenes:images=200"
     assert recipes_cases.run("index", "--output", index, "--calibrate", data) == 0
-    assert "calibrated on 165 captions" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "captions are judged by 66 photos with 330 captions of scenes (dev, test)" in told
+    assert "probabilities of results are calibrated on" in told
     ask = ("search", index, "a red circle")
     assert recipes_cases.run(*ask, "--min-probability", "1") == 0
     assert "nothing here matches" in capsys.readouterr().out
@@ -149,7 +150,7 @@ def test_exchanges_of_an_index_doubt_words(index, tmp_path, capsys):
     assert "have a word whose doubt is 0.5 or more" in capsys.readouterr().out
     with open_index(index) as opened:
         service = SearchService(opened)
-        assert describe_missing_heads(service.explainer, service.exchanges) == ""
+        assert service.basis.startswith("judged by 120 photos")
         assert service.explain(Image.open(picture), "a red circle").doubts
     other = recipes_cases.pixel_model(tmp_path / "other")
     tensors, about = read_tensors(other / "model.safetensors", "a model")
@@ -162,5 +163,5 @@ def test_exchanges_of_an_index_doubt_words(index, tmp_path, capsys):
 def test_exchanges_are_asked_of_a_calibrated_index(index, capsys):
     ask = ("explain", index / "model", "x.png", "a red circle", "--index", index)
     assert recipes_cases.run(*ask) == 2
-    assert "has no exchanges of words; make them with" in capsys.readouterr().err
+    assert "is not calibrated; do it with" in capsys.readouterr().err
     assert recipes_cases.run("index", "--output", index, "--words") == 2

@@ -69,7 +69,8 @@ def test_explanation_by_leaving_words_out(app):
     assert answer["doubts"] is False
     assert [word["text"] for word in answer["words"]] == ["a", "red", "dog"]
     assert all(word["gain"] is not None for word in answer["words"])
-    assert "has no head that doubts or corrects words" in answer["lacking"]
+    assert answer["verdict"] == "cannot tell"
+    assert "were never compared" in answer["basis"]
     upload = {"picture": ("new.png", content(painted(3)))}
     again = posted(app, "/explain", files=upload, data={"caption": "a red dog"}).json()
     assert again["words"] == answer["words"]

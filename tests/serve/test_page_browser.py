@@ -14,8 +14,10 @@ import recipes_cases
 from browser_cases import least_contrast
 from counterfoil.cli import main
 from counterfoil.data.readers import load_dataset
+from counterfoil.evaluation.caption_check import CaptionCheck
 from counterfoil.evaluation.explain import DOUBT_THRESHOLD, explain
 from counterfoil.model import load_model
+from counterfoil.search.index import open_index
 from counterfoil.serve.schemas import SearchResponse, SearchResult
 from page_cases import LOOKS, READ, SHOWN, clean, drop, search, until
 from serve_cases import NASTY, content, indexed, names, painted, running, with_columns
@@ -41,6 +43,26 @@ def explained(scenes) -> Iterator[str]:
     more = ("--explainer", scenes / "explainer", "--data", explain_cases.SCENES)
     with running(scenes / "index", *more) as (where, _):
         yield where
+
+
+def test_the_page_says_whether_a_caption_fits(opened, tmp_path):
+    index = indexed(tmp_path, 12) / "index"
+    with open_index(index) as opened_index:
+        known = opened_index.model.identity()
+    CaptionCheck(9.0, None, 60, 300, "photos (dev)", known).write(index)
+    with running(index) as (where, _):
+        opened.goto(where)
+        until(opened, "document.querySelector('#explains').textContent !== ''")
+        assert "Judged by 60 photos" in opened.locator("#explains").inner_text()
+        search(opened, "a red dog")
+        opened.locator("#found button").first.click()
+        opened.wait_for_selector(SHOWN)
+        told = opened.locator("#why-told").inner_text()
+        assert told.startswith("The caption does not fit the picture. Score ")
+        assert "Judged by 60 photos with 300 captions of photos (dev): no score is high enough" in (
+            opened.locator("#basis").inner_text()
+        )
+        clean(opened, where)
 
 
 @pytest.mark.parametrize("opened", LOOKS, indirect=True)
@@ -87,8 +109,9 @@ def test_drop_a_picture_and_find_similar_ones(opened, plain):
     opened.wait_for_selector(SHOWN)
     verdicts = opened.locator("#words tr td:nth-child(2)").all_inner_texts()
     assert verdicts == ["unsure"] * 3
-    assert "No claim about single words" in opened.locator("#why-told").inner_text()
-    assert "has no head that doubts or corrects words" in opened.locator("#lacking").inner_text()
+    told = opened.locator("#why-told").inner_text()
+    assert told.startswith("Cannot tell whether the caption fits the picture. Score ")
+    assert "were never compared" in opened.locator("#basis").inner_text()
     opened.keyboard.press("Escape")
     opened.locator("#found button").first.click()
     opened.click("#similar")
@@ -350,11 +373,10 @@ def test_the_page_says_that_nothing_matches(opened, plain, probability, told):
     assert opened.locator("#found .name").all_inner_texts() == ["a dog", "a.png"]
 
 
-def test_the_page_says_that_words_are_left_out(opened, plain):
+def test_the_page_says_what_verdicts_rest_on(opened, plain):
     opened.goto(plain)
     until(opened, "document.querySelector('#explains').textContent !== ''")
-    assert "leaving each out" in opened.locator("#explains").inner_text()
-    assert "has no head that doubts or corrects words" in opened.locator("#explains").inner_text()
+    assert "were never compared" in opened.locator("#explains").inner_text()
 
 
 def test_dropped_file_that_is_no_picture(opened, plain):

@@ -16,6 +16,7 @@ import recipes_cases
 from artifact_cases import resealed
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
+from counterfoil.evaluation.caption_check import CaptionCheck
 from counterfoil.model import load_model
 from counterfoil.search.index import open_index
 from counterfoil.serve.service import SearchService
@@ -91,6 +92,28 @@ def test_a_calibration_is_served(root):
         index.calibrate(more(root, *rows))
     hits = posted(app, "/search", json={"text": "dog"}).json()["results"]
     assert all(0 <= hit["probability"] <= 1 for hit in hits)
+
+
+def test_verdicts_on_captions_are_served(root):
+    app = served(root, AT_ONCE)
+    name = next(iter(found(app)))
+    ask = {"id": name, "caption": "a red dog"}
+    plain = posted(app, "/explain", json=ask).json()
+    assert plain["verdict"] == "cannot tell"
+    with open_index(root / "index") as index:
+        model = index.model.identity()
+    for low, high, verdict in (
+        (plain["score"] + 0.1, None, "does not fit"),
+        (None, plain["score"] - 0.1, "fits"),
+        (plain["score"] - 0.1, plain["score"] + 0.1, "cannot tell"),
+    ):
+        check = CaptionCheck(low, high, 60, 300, "photos (dev)", model)
+        check.write(root / "index")
+        told = posted(app, "/explain", json=ask).json()
+        assert (told["verdict"], told["score"]) == (verdict, plain["score"])
+        assert told["basis"] == check.basis
+    CaptionCheck(9, 9, 60, 300, "d", "another").write(root / "index")
+    assert "were never compared" in posted(app, "/explain", json=ask).json()["basis"]
 
 
 def test_a_correction_of_hubness_is_served(root):

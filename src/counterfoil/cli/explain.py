@@ -6,7 +6,7 @@ import heapq
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from counterfoil.data.dataset import ImageTextDataset
+    from counterfoil.evaluation.caption_check import CaptionCheck
     from counterfoil.evaluation.exchanges import WordExchanges
     from counterfoil.evaluation.explain import ExplainConfig, Explanation
     from counterfoil.evaluation.explanation_page import ExplainedCard
@@ -54,7 +55,7 @@ app = typer.Typer(rich_markup_mode="markdown")
     app,
     "counterfoil explain runs/tags-dc/uniter-scenes/tags-dc scene-0-test-00003 "
     '"a red star above a square" --data scenes:features=regions --output page.html',
-    "counterfoil explain runs/mine photo.jpg 'a dog in the snow' --json out.json",
+    "counterfoil explain runs/mine photo.jpg 'a dog in the snow' --calibrate my-photos/",
     "counterfoil explain runs/mine --data photos/ --split all --output page.html",
     "counterfoil explain runs/mine --data flickr8k/:features=regions/ --json all.jsonl",
 )
@@ -71,7 +72,15 @@ def explain(
     index: Annotated[
         Path | None,
         typer.Option(
-            help="Index calibrated with --words: doubts words that others in their place beat."
+            help="Calibrated index, or the folder that --calibrate writes: says which captions fit "
+            "and, with `index --words`, which words others in their place beat."
+        ),
+    ] = None,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(
+            help="Data whose captions and images, 50 or more that the model was not trained on, "
+            "say which scores fit; kept in --index."
         ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="Most suspicious captions to show.")] = 20,
@@ -82,16 +91,17 @@ def explain(
     device: Device = None,
     resume: Resume = False,
 ) -> None:
-    """Find wrong words of a caption and correct them; or of all captions of a data set."""
+    """Does a caption fit its image, and which words are wrong? Of one, or of a data set."""
     from counterfoil.core import distributed
     from counterfoil.evaluation.explain import ExplainConfig
+    from counterfoil.model import load_model
 
     if image is not None:
         refuse(context, ("split", "top", "resume"), "with --data alone")
     refuse_without(context, "data", ("split",))
-    config = ExplainConfig(threshold, exchanges=_exchanges(index) if index else None)
     source = data_source(data) if data else None
-    if caption is None and (image is not None or source is None):
+    only_calibrates = calibrate is not None and index is not None and not (image or source)
+    if caption is None and not only_calibrates and (image is not None or source is None):
         raise ValueError(
             "give an image and a caption, or --data without either for all captions of a split"
         )
@@ -99,88 +109,125 @@ def explain(
         raise ValueError("--resume continues the file that --json has begun; name that file")
     check_new_files(page, json)
     distributed.init()
-    if image is not None and caption is not None:
-        _explain_one(model, image, caption, source, config, page, json)
+    check, exchanges = _calibrated(index, written=calibrate is not None)
+    picture = None if image is None else _picture_of(image, source)
+    opened = load_model(model)
+    if calibrate is not None:
+        check = _calibrate(opened, data_source(calibrate), index)
+    _check_model(opened, check, exchanges)
+    config = ExplainConfig(threshold, exchanges=exchanges, check=check)
+    if picture is not None and caption is not None:
+        _explain_one(opened, picture, caption, config, page, json)
     elif source is not None:
-        _explain_many(model, source.split(split), config, top, page, json, resume=resume)
+        _explain_many(opened, source.split(split), config, top, page, json, resume=resume)
 
 
-def _exchanges(index: Path) -> WordExchanges:
+def _calibrated(
+    index: Path | None, *, written: bool
+) -> tuple[CaptionCheck | None, WordExchanges | None]:
+    """What a folder says of captions and of words; refuses one that says nothing."""
+    from counterfoil.evaluation.caption_check import CaptionCheck
     from counterfoil.evaluation.exchanges import WordExchanges
 
-    exchanges = WordExchanges.read(index)
-    if exchanges is None:
+    if index is None:
+        return None, None
+    check, exchanges = CaptionCheck.read(index), WordExchanges.read(index)
+    if check is None and exchanges is None and not written:
         raise ValueError(
-            f"{index} has no exchanges of words; make them with `counterfoil index --output "
-            f"{index} --calibrate DATA --words`"
+            f"{index} is not calibrated; do it with `counterfoil explain MODEL --index {index} "
+            f"--calibrate DATA`, or an index with `counterfoil index --output {index} --calibrate "
+            "DATA --words`"
         )
-    return exchanges
+    return check, exchanges
 
 
-def _open_model(name: str, config: ExplainConfig) -> Model:
-    """Open a model; refuse exchanges that were measured with another one."""
-    from counterfoil.model import load_model
+def _calibrate(model: Model, source: DataSource, index: Path | None) -> CaptionCheck:
+    from counterfoil.core import distributed
+    from counterfoil.evaluation.caption_check import fit_caption_check
 
-    model = load_model(name)
-    if config.exchanges is not None and config.exchanges.model != model.identity():
+    check = fit_caption_check(model, source.open())
+    if not distributed.rank() and index is not None:
+        check.write(index)
+        output(f"{index}: captions are {check.basis}")
+    return check
+
+
+def _check_model(model: Model, check: CaptionCheck | None, exchanges: WordExchanges | None) -> None:
+    """Refuse a calibration of another model."""
+    known = {found.model for found in (check, exchanges) if found is not None}
+    if known and known != {model.identity()}:
         raise ValueError(
-            f"the index of --index was calibrated with another model than {name}; name its "
-            "model, or an index of this one"
+            f"the index of --index was calibrated with another model than {model.name}; name its "
+            "model, or an index of this one, or calibrate anew with --calibrate DATA"
         )
-    return model
+
+
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    """An image of the command line: a picture, or an image of a data set."""
+
+    name: str
+    picture: Image.Image | None
+    dataset: ImageTextDataset | None
+
+
+def _picture_of(image: str, source: DataSource | None) -> _Picture:
+    """The image, by its path, or by its id where data are given."""
+    from counterfoil.data.images import is_picture_name, open_picture
+    from counterfoil.evaluation.explain import find_image_row
+
+    if source is not None:
+        dataset = source.open()
+        return _Picture(image, _open_picture(dataset, find_image_row(dataset, image)), dataset)
+    if is_picture_name(Path(image)) or Path(image).exists():
+        return _Picture(image, open_picture(Path(image)), None)
+    raise ValueError(
+        f"{image!r} is no picture; give the path of one, or name with --data the data whose "
+        "image it is"
+    )
 
 
 def _explain_one(
-    model_name: str,
-    image: str,
+    model: Model,
+    picture: _Picture,
     caption: str,
-    source: DataSource | None,
     config: ExplainConfig,
     page: Path | None,
     json_file: Path | None,
 ) -> None:
-    """Explain a caption of an image, given by path, or by id where `source` is given."""
+    """Explain a caption of an image."""
     from counterfoil.core import distributed
     from counterfoil.core.io import write_json
-    from counterfoil.data.images import is_picture_name, open_picture
     from counterfoil.evaluation import explain as explaining
     from counterfoil.evaluation.explanation_page import ExplainedCard, headline, picture_of
 
-    dataset = None if source is None else source.open()
-    if dataset is not None:
-        picture = _open_picture(dataset, explaining.find_image_row(dataset, image))
-    elif is_picture_name(Path(image)) or Path(image).exists():
-        picture = open_picture(Path(image))
-    else:
-        raise ValueError(
-            f"{image!r} is no picture; give the path of one, or name with --data the data whose "
-            "image it is"
-        )
-    model = _open_model(model_name, config)
     explanation = explaining.explain(
         model,
-        image if dataset is not None or picture is None else picture,
+        picture.name if picture.dataset is not None or not picture.picture else picture.picture,
         caption,
-        dataset=dataset,
+        dataset=picture.dataset,
         threshold=config.threshold,
         corrections=config.corrections,
         exchanges=config.exchanges,
+        check=config.check,
     )
     if distributed.rank():
         return
-    card = ExplainedCard(picture_of(image, picture), explanation, config.threshold)
-    _print_method(model, config)
+    card = ExplainedCard(picture_of(picture.name, picture.picture), explanation, config.threshold)
+    title = headline(explanation, config.threshold)
+    output(title)
+    _print_method(config)
     print_caption(card)
     if page is not None:
-        title = headline(explanation, config.threshold)
         _write_page(page, _method(model, config), "A caption explained", title, [card])
     if json_file is not None:
-        write_json(json_file, {"model": model_name, "image": image, **explanation.to_dict()})
+        told = {"model": model.name, "image": picture.name, **explanation.to_dict()}
+        write_json(json_file, told)
         output(f"{json_file}")
 
 
 def _explain_many(
-    model_name: str,
+    model: Model,
     dataset: ImageTextDataset,
     config: ExplainConfig,
     top: int,
@@ -198,7 +245,6 @@ def _explain_many(
         has_doubt_head,
     )
 
-    model = _open_model(model_name, config)
     # otherwise by score, the lowest first
     by_doubt = has_doubt_head(model.model) or config.exchanges is not None
     lines_file = None if distributed.rank() else json_file
@@ -221,6 +267,7 @@ def _explain_many(
             count["captions"] += 1
             count["truncated"] += explanation.unread is not None
             count["doubted"] += doubt >= config.threshold
+            count[explanation.verdict] += 1
             yield suspicion, row, explanation
 
     # holds `top` explanations at a time; of equally suspicious captions the first row comes first
@@ -239,13 +286,18 @@ def _explain_many(
     if count["truncated"]:
         protocol += f"; {count['truncated']:,} too long for the model, explained up to its limit"
     summary = ""
+    if config.check is not None:
+        summary = (
+            f"Of {count['captions']:,} captions {count['does not fit']:,} do not fit, "
+            f"{count['fits']:,} fit, and of {count['cannot tell']:,} it cannot be told. "
+        )
     if best and best[0][2].doubts:
         share = 100 * count["doubted"] / count["captions"]
-        summary = (
+        summary += (
             f"{count['doubted']:,} of {count['captions']:,} captions ({share:.1f} %) have a word "
             f"whose doubt is {config.threshold:g} or more."
         )
-    _show_ranking(model, dataset, best, (summary, protocol), config, page)
+    _show_ranking(model, dataset, best, (summary.strip(), protocol), config, page)
     if json_file is not None:
         output(f"{json_file}")
 
@@ -262,6 +314,8 @@ def _facts(model: Model, dataset: ImageTextDataset, config: ExplainConfig) -> di
     }
     if config.exchanges is not None:
         facts["exchanges"] = digest(asdict(config.exchanges))
+    if config.check is not None:
+        facts["check"] = asdict(config.check)
     return facts
 
 
@@ -282,7 +336,7 @@ def _show_ranking(
         picture = _open_picture(dataset, image) if page is not None else None
         shown = picture_of(dataset.image_ids[image], picture)
         cards.append(ExplainedCard(shown, explanation, config.threshold, place))
-    _print_method(model, config)
+    _print_method(config)
     print_ranking(cards)
     for sentence in filter(None, sentences):
         output(sentence)
@@ -297,25 +351,23 @@ def _open_picture(dataset: ImageTextDataset, row: int) -> Image.Image | None:
     return dataset.pictures.open(row) if dataset.pictures else None
 
 
-def _print_method(model: Model, config: ExplainConfig) -> None:
-    from counterfoil.evaluation.explain import describe_missing_heads, has_doubt_head
+def _print_method(config: ExplainConfig) -> None:
+    from counterfoil.evaluation.caption_check import UNCALIBRATED
 
+    output(config.check.basis if config.check else UNCALIBRATED)
     if exchanges := config.exchanges:
         output(
             "a word is doubted where another in its place scores better by more than "
             f"{exchanges.noise:.3f}, as in 5 % of {exchanges.words:,} words of true captions"
         )
-    elif missing := describe_missing_heads(model):
-        doubts = has_doubt_head(model.model)
-        output(f"{missing}; {'nothing is corrected' if doubts else 'words are left out instead'}")
 
 
 def _method(model: Model, config: ExplainConfig) -> str:
-    """The model, and how it explains."""
-    from counterfoil.evaluation.explain import describe_missing_heads
+    """The model, and what its answers rest on."""
+    from counterfoil.evaluation.caption_check import UNCALIBRATED
 
-    lacking = describe_missing_heads(model, config.exchanges)
-    return "; ".join(filter(None, (model.name, f"score: {model.model.score_name}", lacking)))
+    basis = config.check.basis if config.check else UNCALIBRATED
+    return f"{model.name}; score: {model.model.score_name}; {basis}"
 
 
 def _write_page(
@@ -342,7 +394,7 @@ def print_caption(card: ExplainedCard) -> None:
 
     explanation = card.explanation
     console().print(styled_caption(card), soft_wrap=True)
-    output(f"score {explanation.score:.3f}, {card.image.text}")
+    output(f"{card.image.text}: {explanation.verdict}, score {explanation.score:.3f}")
     table = Table("word", box=box.SIMPLE_HEAD)
     table.add_column(measure(explanation), justify="right")
     if explanation.doubts:

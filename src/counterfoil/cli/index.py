@@ -67,7 +67,8 @@ Verify = Annotated[
 Calibrate = Annotated[
     str | None,
     typer.Option(
-        help="Data set whose dev split, captions with their images, calibrates probabilities."
+        help="Data whose captions and images, 50 or more that the model was not trained on, say "
+        "which scores fit (`explain --index`, `serve`) and how probable results are."
     ),
 ]
 
@@ -219,15 +220,22 @@ def _delete(folder: Path, item_ids: list[str]) -> None:
 
 def _calibrate(folder: Path, source: DataSource, words: bool) -> None:
     from counterfoil.core.console import output
+    from counterfoil.evaluation.caption_check import held_out
     from counterfoil.search.index import open_index
 
     with open_index(folder) as opened:
         dataset = source.open()
-        dev = dataset.split("dev")
-        fitted = opened.calibrate(dev)
-        output(f"calibrated on {fitted.captions:,} captions of {source.data}, dev")
+        part = held_out(opened.model, dataset)
+        check = opened.calibrate_captions(part)
+        output(f"captions are {check.basis}")
+        if opened.proposals is None:
+            fitted = opened.calibrate(part)
+            output(
+                f"probabilities of results are calibrated on {fitted.captions:,} captions of "
+                f"{check.data}"
+            )
         if words:
-            exchanges = opened.calibrate_words(dev, dataset.texts)
+            exchanges = opened.calibrate_words(part, dataset.texts)
             output(
                 f"a word is doubted where another gains more than {exchanges.noise:.3f}, as 5 % of "
                 f"{exchanges.words:,} words of true captions do; doubts are probabilities where "

@@ -281,6 +281,13 @@ def fit_exchanges(
     chosen = torch.from_numpy(np.sort(rng.permutation(rows)[:captions]))
     true = [dataset.texts[row] for row in chosen.tolist()]
     wrong = [_with_wrong_word(caption, similar, rng) for caption in true]
+    exchangeable = sum(len(exchanged_captions(caption, similar)) for caption in true)
+    if exchangeable < MIN_WORDS:  # before anything is scored
+        raise ValueError(
+            f"{dataset.name} has {exchangeable} words that could be exchanged, and noise is "
+            f"measured on {MIN_WORDS} or more: {MIN_WORDS - exchangeable} are missing; give more "
+            "captions"
+        )
     read = model.processor.process_texts
     right_gains, wrong_gains = list[float](), list[float]()
     with progress("captions calibrated", len(true)) as advance:
@@ -295,10 +302,9 @@ def fit_exchanges(
             for (_, words), (_, place) in zip(results, wrong[part], strict=True):
                 wrong_gains += [best.gain for word, (best, *_) in words if word.start == place]
             advance(len(owners))
-    if len(right_gains) < MIN_WORDS or len(wrong_gains) < 2:
+    if len(wrong_gains) < 2:
         raise ValueError(
-            f"{dataset.name} has {len(right_gains)} words that could be exchanged, and noise is "
-            f"measured on {MIN_WORDS} or more; give more captions"
+            f"no word of {dataset.name} stays exchangeable once it is exchanged; give more captions"
         )
     noise = float(np.quantile(right_gains, 1 - FALSE_DOUBTS))
     slope, offset = _logistic(right_gains, wrong_gains)

@@ -27,6 +27,7 @@ from counterfoil.data.caption_edits import TextChange
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import Processor
 from counterfoil.data.tokenizers import Tokenizer, pack_tokens, word_spans
+from counterfoil.evaluation.caption_check import CaptionCheck, Verdict
 from counterfoil.evaluation.exchanges import (
     Exchange,
     TextReader,
@@ -106,7 +107,7 @@ class CorrectedCaption:
 @final
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The match of a caption and an image, word by word.
+    """The match of a caption and an image, as a whole and word by word.
 
     Attributes:
         caption: the caption.
@@ -114,6 +115,7 @@ class Explanation:
         words: from left to right.
         corrected: the corrected caption; None where no word was replaced.
         unread: first character beyond the model's limit; None where it reads the whole caption.
+        verdict: whether the caption fits; "cannot tell" without a `CaptionCheck`.
     """
 
     caption: str
@@ -121,6 +123,7 @@ class Explanation:
     words: tuple[ExplainedWord, ...]
     corrected: CorrectedCaption | None = None
     unread: int | None = None
+    verdict: Verdict = "cannot tell"
 
     @property
     def doubts(self) -> bool:
@@ -145,6 +148,7 @@ class ExplainConfig:
     threshold: float = DOUBT_THRESHOLD  # doubt from which a word counts as wrong
     corrections: int = 3  # shown per doubted word
     exchanges: WordExchanges | None = None  # in place of heads
+    check: CaptionCheck | None = None  # of the caption as a whole
 
 
 @overload
@@ -157,6 +161,7 @@ def explain(
     threshold: float = DOUBT_THRESHOLD,
     corrections: int = 3,
     exchanges: WordExchanges | None = None,
+    check: CaptionCheck | None = None,
 ) -> Explanation: ...
 @overload
 def explain(
@@ -168,6 +173,7 @@ def explain(
     threshold: float = DOUBT_THRESHOLD,
     corrections: int = 3,
     exchanges: WordExchanges | None = None,
+    check: CaptionCheck | None = None,
 ) -> list[Explanation]: ...
 def explain(
     model: Model,
@@ -178,8 +184,9 @@ def explain(
     threshold: float = DOUBT_THRESHOLD,
     corrections: int = 3,
     exchanges: WordExchanges | None = None,
+    check: CaptionCheck | None = None,
 ) -> Explanation | list[Explanation]:
-    """Explain word by word how captions match an image.
+    """Say whether captions fit an image, and explain it word by word.
 
     Args:
         model: an opened model.
@@ -189,13 +196,15 @@ def explain(
         threshold: doubt from which a word counts as wrong.
         corrections: proposed for each doubted word, at most.
         exchanges: of `fit_exchanges`; words are doubted by them, not by heads.
+        check: of `fit_caption_check` with this model; without one, every verdict is "cannot tell".
 
     Returns:
         An explanation, or a list of them for several captions.
 
     Raises:
         ValueError: the model cannot read captions or this kind of image, there is no such image, a
-            caption is empty or too long, or an output is not a number.
+            caption is empty or too long, an output is not a number, or the check is of another
+            model.
     """
     captions = [caption] if isinstance(caption, str) else list(caption)
     from counterfoil.model import as_model
@@ -209,7 +218,9 @@ def explain(
         images = encode_rows(model, dataset, rows)
     else:
         images = model.encode([Path(image) if isinstance(image, str) else image])
-    config = ExplainConfig(threshold=threshold, corrections=corrections, exchanges=exchanges)
+    if check is not None:
+        check.check_model(model)
+    config = ExplainConfig(threshold, corrections, exchanges, check)
     same_image = torch.zeros(len(captions), dtype=torch.long)
     explanations = explain_pairs(model, images, captions, same_image, config)
     for explanation in explanations:
@@ -269,6 +280,15 @@ def explain_pairs(
 
     `image` (N,) is the row of each caption's image.
     """
+    explanations = _explain_words(model, images, captions, image, config)
+    if (check := config.check) is None:
+        return explanations
+    return list(map(check.applied, explanations))
+
+
+def _explain_words(
+    model: Model, images: Embeddings, captions: Sequence[str], image: Tensor, config: ExplainConfig
+) -> list[Explanation]:
     processor, rows = text_processor(model), image.cpu()
     assert processor.tokenizer is not None
     if config.exchanges is None and has_doubt_head(model.model):
@@ -294,10 +314,8 @@ def has_correction_head(model: RetrievalModel) -> bool:
     return isinstance(model, WordHeadModel) and WordHead.CORRECT in model.word_heads
 
 
-def describe_missing_heads(model: Model, exchanges: WordExchanges | None = None) -> str:
-    """The word heads that a model lacks, in a clause; "" where it has both or needs none."""
-    if exchanges is not None:
-        return ""
+def describe_missing_heads(model: Model) -> str:
+    """The word heads that a model lacks, in a clause; "" where it has both."""
     heads = {"doubts": has_doubt_head, "corrects": has_correction_head}
     missing = [name for name, has_head in heads.items() if not has_head(model.model)]
     if not missing:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from counterfoil.data.phrases import tag_words
+from counterfoil.evaluation.caption_check import sentence
 from counterfoil.evaluation.explain import ExplainedWord, Explanation
 from counterfoil.report.page import PageItem, Provenance, TextPart, template, thumbnail
 
@@ -20,9 +21,9 @@ DOUBT_NOTE = (
     "unchanged; in the corrected caption, new words are underlined."
 )
 GAIN_NOTE = (
-    "No head of this model doubts words, so the page shows what the score gains when a word is "
-    "left out. The content word that gains most has the deepest colour; function words have none. "
-    "That explains the score; it is no probability that a word is wrong."
+    "The page shows what the score gains when a word is left out. The content word that gains most "
+    "has the deepest colour; function words have none. That explains the score; it is no "
+    "probability that a word is wrong."
 )
 EXCHANGE_NOTE = (
     "A word is doubted where another one in its place scores better by more than in 95 % of the "
@@ -95,7 +96,7 @@ def render_explanations(
         cards: in order; the tables of several are folded.
         title: of the page.
         headline: result in a sentence.
-        protocol: model, data and missing heads.
+        protocol: model, data, and what verdicts rest on.
         provenance: for the foot of the page.
     """
     page = {
@@ -129,25 +130,15 @@ def measure(explanation: Explanation) -> str:
 
 
 def headline(explanation: Explanation, threshold: float) -> str:
-    """The result for one caption in a sentence or two."""
-    score = f"{explanation.score:.3f}"
-    if not explanation.doubts:
-        gains = [
-            (word.gain, word.text) for word in content_words(explanation) if word.gain is not None
-        ]
-        if not gains:
-            return f"Score {score}."
-        gain, text = max(gains, key=lambda pair: pair[0])
-        return (
-            f"Score {score}. Without “{text}” it changes by {signed(gain)}; that does not say "
-            "whether a word is wrong."
-        )
+    """The result for one caption in a few sentences, its verdict first."""
+    told = sentence(explanation.verdict)
+    score = f"Score {explanation.score:.3f}"
     wrong = [f"“{word.text}”" for word in explanation.words if (word.doubt or 0.0) >= threshold]
     if not wrong:
-        return f"Score {score}; no word is doubted."
+        return f"{told} {score}."
     corrected = explanation.corrected
-    correction = f", corrected {corrected.score:.3f}" if corrected else ""
-    return f"Doubted: {', '.join(wrong)}. Score {score}{correction}."
+    correction = f", with “{corrected.text}” {corrected.score:.3f}" if corrected else ""
+    return f"{told} Doubted: {', '.join(wrong)}. {score}{correction}."
 
 
 def content_words(explanation: Explanation) -> list[ExplainedWord]:

@@ -81,6 +81,7 @@ from counterfoil.search.vector_index import (
 )
 
 if TYPE_CHECKING:
+    from counterfoil.evaluation.caption_check import CaptionCheck
     from counterfoil.evaluation.exchanges import WordExchanges
     from counterfoil.model import Model
 
@@ -314,6 +315,31 @@ class SearchIndex:
             exchanges.write(self.folder)
         self.__dict__["exchanges"] = exchanges
         return exchanges
+
+    @cached_property
+    def caption_check(self) -> CaptionCheck | None:
+        """What tells whether a caption fits; None if `calibrate_captions` was never called."""
+        from counterfoil.evaluation.caption_check import CaptionCheck
+
+        return CaptionCheck.read(self.folder)
+
+    def calibrate_captions(self, dataset: ImageTextDataset) -> CaptionCheck:
+        """Set the scores at which captions fit or do not, and write them into the index.
+
+        Args:
+            dataset: captions with their images; of several splits those that the model was not
+                trained on are taken.
+
+        Raises:
+            ValueError: as `fit_caption_check` does.
+        """
+        from counterfoil.evaluation.caption_check import fit_caption_check
+
+        check = fit_caption_check(self.model, dataset)
+        if distributed.rank() == 0:
+            check.write(self.folder)
+        self.__dict__["caption_check"] = check
+        return check
 
     def calibrate(self, dataset: ImageTextDataset) -> Calibration:
         """Fit the probability that a found image matches a caption, and write it into the index.

@@ -38,7 +38,7 @@ from starlette.routing import Route
 
 from counterfoil import __version__
 from counterfoil.data.images import ImageTransform
-from counterfoil.evaluation.explain import DOUBT_THRESHOLD, Explanation, describe_missing_heads
+from counterfoil.evaluation.explain import DOUBT_THRESHOLD, Explanation
 from counterfoil.search.query import parse_query
 from counterfoil.serve.batcher import Batcher, overloaded
 from counterfoil.serve.decoding import FORMATS, FULL, THUMBNAIL, PictureDecoder, PictureError
@@ -263,7 +263,7 @@ class SearchServer(Collector):
     async def explain(
         self, request: Request, query: Annotated[ExplainRequest, Depends(EXPLAIN)]
     ) -> ExplanationResponse:
-        """Which words of a caption match an image of the index or an uploaded picture."""
+        """Does a caption fit an image of the index or an uploaded picture, and which words do?"""
         if query.id is None and not self._service.explains_pictures:
             raise _reads_features("the model that explains")
         return await self._answer(request, self._explain(query))
@@ -289,7 +289,7 @@ class SearchServer(Collector):
             model=service.name,
             reranker=service.reranker_name,
             explainer=explainer.name,
-            lacking=describe_missing_heads(explainer, service.exchanges),
+            basis=service.basis,
             columns=service.columns,
         )
 
@@ -430,7 +430,7 @@ class SearchServer(Collector):
             doubts=explanation.doubts,
             threshold=DOUBT_THRESHOLD,
             explainer=explainer.name,
-            lacking=describe_missing_heads(explainer, self._service.exchanges),
+            basis=self._service.basis,
         )
 
     @contextmanager

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from counterfoil.core.console import PrintableFormatter, output
-from counterfoil.evaluation.explain import describe_missing_heads
 from counterfoil.model import Model, load_model
 from counterfoil.search.index import open_index
 from counterfoil.search.rerank import open_reranker
@@ -65,8 +64,7 @@ def serve(
         if service.reranker is not None:
             name, depth = service.reranker.model.name, service.reranker.depth
             output(f"{name} puts the first {depth} results in order")
-        if lacks := describe_missing_heads(service.explainer, service.exchanges):
-            output(f"{lacks}; words are left out instead, and --explainer names another model")
+        output(f"captions: {service.basis}")
         if not limits.local and limits.key is None:
             output(f"anyone who reaches {limits.host} can search; --key-file sets an API key")
         run(app, limits, listener)

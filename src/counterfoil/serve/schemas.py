@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from counterfoil.data.dataset import ColumnValue
+from counterfoil.evaluation.caption_check import Verdict
 from counterfoil.evaluation.explain import CorrectedCaption, ExplainedWord
 from counterfoil.search.index import SearchTarget
 
@@ -171,9 +172,11 @@ class SearchResponse(BaseModel):
 
 @final
 class ExplanationResponse(BaseModel):
-    """Judgement of a caption, word by word."""
+    """Judgement of a caption, as a whole and word by word."""
 
     caption: str
+    verdict: Verdict = Field(description="Whether the caption fits the picture.")
+    basis: str = Field(description="What the verdict rests on.")
     score: float
     words: tuple[ExplainedWord, ...]
     corrected: CorrectedCaption | None
@@ -181,7 +184,6 @@ class ExplanationResponse(BaseModel):
     doubts: bool = Field(description="Whether the words have a probability of being wrong.")
     threshold: float = Field(description="Words at or above this probability are doubted.")
     explainer: str
-    lacking: str = Field(description="Why the model has no doubts; empty if it has.")
 
 
 @final
@@ -216,7 +218,7 @@ class ServerInfo(BaseModel):
     model: str
     reranker: str | None
     explainer: str
-    lacking: str
+    basis: str = Field(description="What verdicts on captions rest on.")
     columns: tuple[ColumnInfo, ...]
 
 

@@ -17,6 +17,7 @@ from torch.nn.functional import normalize
 from counterfoil.core.types import Embeddings
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import ImageTransform, PictureFiles, open_picture
+from counterfoil.evaluation.caption_check import CAPTION_CHECK, UNCALIBRATED
 from counterfoil.evaluation.exchanges import EXCHANGES
 from counterfoil.evaluation.explain import Explanation, explain, text_processor
 from counterfoil.model import Model
@@ -117,6 +118,8 @@ class SearchService:
         text_processor(self.explainer)
         # exchanges are measured for the model of the index alone
         self.exchanges = index.exchanges if explainer is None else None
+        check = index.caption_check
+        self.check = check if check and check.model == model.identity() else None
         self.reranker = reranker and _checked(reranker, index)
         self._rows = self._images.rows  # a property that reads the index
         self._captions = {name: index.captions(name)[:1] for name in self._rows}
@@ -277,7 +280,13 @@ class SearchService:
     def explain(self, image: ImageInput, caption: str) -> Explanation:
         """Explanation of a caption of a picture, or of an image of the index."""
         dataset = self._dataset if isinstance(image, str) else None
-        return explain(self.explainer, image, caption, dataset=dataset, exchanges=self.exchanges)
+        made = explain(self.explainer, image, caption, dataset=dataset, exchanges=self.exchanges)
+        return self.check.applied(made) if self.check else made
+
+    @property
+    def basis(self) -> str:
+        """What the verdicts on captions rest on, in a clause."""
+        return self.check.basis if self.check else UNCALIBRATED
 
     def image_input(
         self, name: str, open_file: Callable[[Path], Image.Image] = open_picture
@@ -377,9 +386,9 @@ def _column_infos(images: Collection) -> tuple[ColumnInfo, ...]:
 
 
 def index_stamp(folder: Path) -> tuple[tuple[int, int, int] | None, ...]:
-    """What changes when an index, its calibration, its hubness or its exchanges are written."""
+    """What changes when an index or one of its calibrations is written."""
     stamps: list[tuple[int, int, int] | None] = []
-    for name in (INDEX.file, CALIBRATION, HUBNESS, EXCHANGES):
+    for name in (INDEX.file, CALIBRATION, HUBNESS, EXCHANGES, CAPTION_CHECK):
         try:
             found = (folder / name).stat()
             stamps.append((found.st_ino, found.st_mtime_ns, found.st_size))

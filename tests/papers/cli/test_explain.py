@@ -77,7 +77,10 @@ def test_one_caption(words, explained):
 
 def test_a_model_without_heads(models, explained):
     told, page, plain = explained(models / "pixels", _picture(models), "a red dog")
-    assert "no head that doubts or corrects words" in told
+    assert "Cannot tell whether the caption fits the picture" in told
+    assert plain["verdict"] == "cannot tell"
+    assert "the scores of this model were never compared" in told
+    assert " head" not in told + page.split("</style>")[1].replace("headline", "")
     assert "gain without it" in told
     assert all(word["doubt"] is None for word in plain["words"])
     assert "no probability that a word is wrong" in page
@@ -291,7 +294,7 @@ def test_new_words_stand_between_signs():
 def test_one_caption_is_told_word_by_word(told):
     lines = told(print_caption, card())
     assert lines[0] == "A [red [93 %]] dog [50 %] runs."
-    assert lines[1] == "score 0.125, [b]image 0"
+    assert lines[1] == "[b]image 0: cannot tell, score 0.125"
     assert lines[2].split() == ["word", "doubt", "instead"]
     rows = [line.split(maxsplit=3) for line in lines[4:8]]
     assert rows == [

@@ -53,8 +53,7 @@ def test_an_index_knows_its_model(root, ran, capsys):
     assert ran == [ServerSettings(port=0, seconds=5)]
     told = " ".join(capsys.readouterr().out.split())
     assert "5 images and 1 captions" in told
-    assert "no head that doubts or corrects words" in told
-    assert "--explainer" in told
+    assert "captions: the scores of this model were never compared" in told
     assert "can search" not in told
 
 

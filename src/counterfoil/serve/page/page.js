@@ -9,6 +9,11 @@
   };
   const TOP = 24;
   const FEW_COLUMNS = 6; // with more, the filters are folded up
+  const VERDICTS = {
+    "fits": "The caption fits the picture.",
+    "does not fit": "The caption does not fit the picture.",
+    "cannot tell": "Cannot tell whether the caption fits the picture.",
+  };
   const LEAST = .5; // best probability of a calibrated index below which nothing matches
   let latest = 0, checked = 0; // numbers of the latest search and explanation; older answers are dropped
   let asked = {}; // current query: {text}, {file}, or {id} of an image
@@ -431,7 +436,7 @@
       : "The table says how the score changes without each word. That does not say which words match and which are wrong.";
     find("corrected").hidden = !plain.corrected;
     if (plain.corrected) correct(plain.corrected);
-    find("lacking").textContent = plain.lacking ? sentence(plain.lacking) : "";
+    find("basis").textContent = sentence(plain.basis);
     find("measure").textContent = plain.doubts ? "doubt" : "gain without it";
     find("words").replaceChildren(...words.map((word) => {
       const row = make("tr"), head = make("th", "", word.text);
@@ -441,9 +446,9 @@
       return row;
     }));
     find("answer").hidden = false;
-    const told = !plain.doubts ? "No claim about single words." : doubted.length ? `Doubted: ${doubted.map((word) => `“${word.text}”`).join(", ")}.` : "No word is doubted.";
+    const told = doubted.length ? ` Doubted: ${doubted.map((word) => `“${word.text}”`).join(", ")}.` : "";
     const instead = plain.corrected ? ` The model would write “${plain.corrected.text}”, score ${plain.corrected.score.toFixed(3)}.` : "";
-    find("why-told").textContent = `Score ${plain.score.toFixed(3)}. ${told}${instead}`;
+    find("why-told").textContent = `${VERDICTS[plain.verdict]}${told}${instead} Score ${plain.score.toFixed(3)}.`;
   };
   const correct = (corrected) => {
     const signs = [...corrected.text], line = find("corrected");
@@ -525,9 +530,7 @@
     const said = plain.captions ? ` and ${plain.captions.toLocaleString("en")} captions` : "";
     const order = plain.reranker ? ` What fits is put in order by ${plain.reranker}.` : "";
     find("about").textContent = `Describe what you are looking for${how}. ${plain.images.toLocaleString("en")} pictures${said} are indexed.${order}`;
-    find("explains").textContent = plain.lacking
-      ? `Words are explained by leaving each out and scoring again: ${plain.lacking}.`
-      : `Words are doubted and corrected by ${plain.explainer}.`;
+    find("explains").textContent = `Is a caption right? ${sentence(plain.basis)}`;
   };
   addEventListener("popstate", () => {
     if (leaving) leaving = false;

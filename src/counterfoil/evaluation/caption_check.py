@@ -1,0 +1,369 @@
+"""Is this caption right? *Fits*, *does not fit* or *cannot tell*, by a model's score of the pair.
+
+A score alone says nothing: each model has its own scale. So captions known to be right are scored
+with their own photos and with other ones, and two thresholds are set: a caption *fits* from the
+upper one on and *does not fit* below the lower one. Each is the least strict that keeps the share
+of wrong answers at `MISTAKES`, where every second caption is right:
+
+    among *fits*           w / (w + r), with r the share of right captions at or above the
+                           threshold, and w that of wrong ones a model may well fall for: of those
+                           drawn for a photo, the tenth that score highest
+    among *does not fit*   r / (r + w), with the shares below the threshold, of all wrong captions
+
+Few photos leave r and w uncertain: the share that hurts is raised, and the one that helps lowered,
+by a standard error over photos and, for wrong captions, over the photos that they were written for;
+and one more mistake is counted than was seen. A model that no threshold makes this reliable never
+gives that answer, so a model at chance always answers *cannot tell*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from counterfoil import __version__
+from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
+from counterfoil.core.io import is_given
+from counterfoil.core.types import Pairs
+from counterfoil.data.checks import counted
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.scoring.pairs import score_index_pairs
+
+if TYPE_CHECKING:
+    from counterfoil.evaluation.explain import Explanation
+    from counterfoil.model import Model
+
+CAPTION_CHECK = "caption-check.json"  # within an index, or a folder of its own
+Verdict: TypeAlias = Literal["fits", "does not fit", "cannot tell"]
+MIN_PHOTOS = 50
+MAX_PHOTOS = 1000
+WRONG = 100  # captions of other photos that a photo is scored with
+PER_PHOTO = 5  # captions of a photo
+MISTAKES = 0.1  # share of wrong answers among those that fit, and among those that do not
+HARD = 0.1  # share of a photo's wrong captions, those of the highest scores
+STEPS = 60  # thresholds tried: quantiles of the scores of right captions
+
+Array: TypeAlias = npt.NDArray[np.float64]
+Rows: TypeAlias = npt.NDArray[np.int64]
+
+_SENTENCES: dict[Verdict, str] = {
+    "fits": "The caption fits the picture.",
+    "does not fit": "The caption does not fit the picture.",
+    "cannot tell": "Cannot tell whether the caption fits the picture.",
+}
+UNCALIBRATED = (
+    "the scores of this model were never compared with those of captions known to be right; "
+    "calibrate it with 50 photos or more, as in `counterfoil explain … --calibrate my-photos/`"
+)
+
+
+@final
+class CaptionCheckManifest(ArtifactManifest):
+    """What is stored of a `CaptionCheck`, whose fields these are."""
+
+    low: float | None = Field(allow_inf_nan=False)
+    high: float | None = Field(allow_inf_nan=False)
+    photos: int = Field(ge=1)
+    captions: int = Field(ge=1)
+    data: str
+    model: str
+
+
+CHECKED = ArtifactFormat(
+    name="a caption check",
+    manifest=CaptionCheckManifest,
+    remedy="delete it, or make it again with `counterfoil explain MODEL --index … --calibrate …`",
+    file=CAPTION_CHECK,
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CaptionCheck:
+    """Scores from which a caption fits, and below which it does not.
+
+    Attributes:
+        low: score below which a caption does not fit; None where the model cannot tell this.
+        high: score from which it fits, not below `low`; None where the model cannot tell this.
+        photos: that it was calibrated on.
+        captions: of these photos.
+        data: name of the data set and its splits.
+        model: identity of the model.
+    """
+
+    low: float | None
+    high: float | None
+    photos: int
+    captions: int
+    data: str
+    model: str
+
+    def verdict(self, score: float) -> Verdict:
+        """The answer for a caption of this score, see `Explanation.score`.
+
+        >>> check = CaptionCheck(0.1, 0.3, 100, 500, "photos dev", "")
+        >>> check.verdict(0.05), check.verdict(0.2), check.verdict(0.3)
+        ('does not fit', 'cannot tell', 'fits')
+        """
+        if self.high is not None and score >= self.high:
+            return "fits"
+        return "does not fit" if self.low is not None and score < self.low else "cannot tell"
+
+    def check_model(self, model: Model) -> None:
+        """Refuse another model than the one that was calibrated.
+
+        Raises:
+            ValueError: it is another one.
+        """
+        if model.identity() != self.model:
+            raise ValueError(
+                f"the scores of {model.name} were not calibrated, but those of another model; "
+                "calibrate this one, as in `counterfoil explain … --calibrate my-photos/`"
+            )
+
+    def applied(self, explanation: Explanation) -> Explanation:
+        """The explanation with this verdict on its score."""
+        return replace(explanation, verdict=self.verdict(explanation.score))
+
+    @property
+    def basis(self) -> str:
+        """What the answer rests on, in a clause."""
+        known = (
+            f"judged by {counted(self.photos, 'photo')} with {counted(self.captions, 'caption')} "
+            f"of {self.data}"
+        )
+        if self.low is None and self.high is None:
+            return f"{known}, on which this model does not tell right captions from wrong ones"
+        bounds = [
+            "no score is high enough to say that a caption fits"
+            if self.high is None
+            else f"a score from {self.high:.3f} on fits",
+            "no score is low enough to say that one does not fit"
+            if self.low is None
+            else f"one below {self.low:.3f} does not fit",
+        ]
+        return (
+            f"{known}: {', '.join(bounds)}; at most {100 * MISTAKES:.0f} % of either answer are "
+            "expected to be wrong where every second caption is right"
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write it into an index, or into a folder of its own."""
+        folder.mkdir(parents=True, exist_ok=True)
+        manifest = CaptionCheckManifest(**asdict(self), version=__version__)
+        CHECKED.write_manifest(folder, manifest)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """That of an index or of a folder; None for none.
+
+        Raises:
+            ValueError: the file is damaged or of a later version.
+        """
+        if not is_given(folder / CAPTION_CHECK):
+            return None
+        stored = CHECKED.read_manifest(folder)
+        return cls(
+            stored.low, stored.high, stored.photos, stored.captions, stored.data, stored.model
+        )
+
+
+def sentence(verdict: Verdict) -> str:
+    """A verdict as a sentence.
+
+    >>> sentence("does not fit")
+    'The caption does not fit the picture.'
+    """
+    return _SENTENCES[verdict]
+
+
+def fit_caption_check(
+    model: Model, dataset: ImageTextDataset, *, wrong: int = WRONG, seed: int = 0
+) -> CaptionCheck:
+    """Set the scores from which captions fit, and below which they do not.
+
+    Args:
+        model: any model that scores pairs.
+        dataset: photos with captions that describe them, see `held_out`.
+        wrong: captions of other photos that each photo is scored with.
+        seed: of their draw.
+
+    Raises:
+        ValueError: there are fewer than 50 photos with captions, which is said before anything is
+            computed; or a score is not a number.
+    """
+    from counterfoil.model import as_model
+
+    model = as_model(model)
+    part = held_out(model, dataset)
+    photos = part.relation.described
+    if len(photos) > MAX_PHOTOS:
+        photos = photos[torch.linspace(0, len(photos) - 1, MAX_PHOTOS).round().long()]
+    part = _few_captions(part.subset(photos))
+    true = Pairs(part.text_to_image, torch.arange(len(part.texts)))
+    false = _wrong_pairs(part, wrong, seed)
+    embedded = model.embed(part)
+    images, texts = torch.cat([true.image, false.image]), torch.cat([true.text, false.text])
+    scores = model.model.loss_scores(score_index_pairs([embedded], images, texts).double())
+    right, other = scores.numpy()[: len(true.text)], scores.numpy()[len(true.text) :]
+    owners = part.text_to_image[false.text].numpy()
+    low, high = thresholds(right, true.image.numpy(), other, false.image.numpy(), owners)
+    name = f"{part.name} ({part.split_name.replace('+', ', ')})"
+    return CaptionCheck(low, high, len(part), len(part.texts), name, model.identity())
+
+
+def held_out(model: Model, dataset: ImageTextDataset) -> ImageTextDataset:
+    """The photos to calibrate on: those that a model was not trained on.
+
+    Of several splits dev; with fewer than 50 photos there, dev and test; with fewer in both, all of
+    them, unless this model was trained on the data.
+
+    Raises:
+        ValueError: there are fewer than 50 photos with captions.
+    """
+    names = dataset.split_names
+    choices = [("dev",), ("dev", "test")] if len(names) > 1 else []
+    for chosen in choices:
+        known = [name for name in chosen if name in names]
+        if known and len((part := dataset.split(*known)).relation.described) >= MIN_PHOTOS:
+            return part
+    there, whose = dataset, f"{dataset.name} ({dataset.split_name})"
+    if len(names) > 1 and _trained_on(model, dataset):
+        known = [name for name in ("dev", "test") if name in names]
+        there = dataset.split(*known) if known else dataset.subset(torch.arange(0))
+        whose = f"{dataset.name} without what {model.name} was trained on"
+    found = len(there.relation.described)
+    if found < MIN_PHOTOS:
+        raise ValueError(
+            f"{whose} has {counted(found, 'photo')} with captions, and a calibration needs "
+            f"{MIN_PHOTOS}: {MIN_PHOTOS - found} are missing"
+        )
+    return there
+
+
+def _trained_on(model: Model, dataset: ImageTextDataset) -> bool:
+    """Return True if the card of a model says that it was trained on these data."""
+    known = model.card.provenance.get("data_fingerprint") if model.card else None
+    parts = [dataset, *(dataset.split(name) for name in dataset.split_names if name == "train")]
+    return known is not None and known in {part.fingerprint for part in parts}
+
+
+def _few_captions(part: ImageTextDataset) -> ImageTextDataset:
+    """The first captions of each photo."""
+    texts, counts = part.relation.captions(torch.arange(len(part)))
+    images = torch.arange(len(part)).repeat_interleave(counts)
+    place = torch.arange(len(texts)) - (counts.cumsum(0) - counts)[images]
+    few = place < PER_PHOTO
+    return part.cut(torch.arange(len(part)), texts[few], images[few])
+
+
+def _wrong_pairs(part: ImageTextDataset, count: int, seed: int) -> Pairs:
+    """Photos with captions of other photos, each of which gives nearly as many as any other."""
+    photos, counts = len(part), part.relation.counts
+    starts = counts.cumsum(0) - counts  # captions stand photo after photo
+    rng = np.random.default_rng(seed)
+    rows, first = torch.arange(photos), rng.integers(0, PER_PHOTO, photos).tolist()
+    images, texts = list[Tensor](), list[Tensor]()
+    turns = [
+        (turn, int(shift))
+        for turn in range(PER_PHOTO)
+        for shift in rng.permutation(np.arange(1, photos))
+    ]
+    for turn, shift in turns[:count]:
+        other = (rows + shift) % photos
+        new = turn < counts[other]
+        place = (first[shift] + turn) % counts[other]  # each turn another caption
+        images.append(rows[new])
+        texts.append((starts[other] + place)[new])
+    image, text = torch.cat(images), torch.cat(texts)
+    wrong = part.relation.exempt_weight(image, text) < 0
+    return Pairs(image[wrong], text[wrong])
+
+
+def thresholds(
+    right: Array, right_photos: Rows, wrong: Array, wrong_photos: Rows, owners: Rows
+) -> tuple[float | None, float | None]:
+    """The score below which a caption does not fit, and that from which it fits.
+
+    Args:
+        right: (R,) scores of captions with their photos.
+        right_photos: (R,) photo of each.
+        wrong: (W,) scores of captions with other photos.
+        wrong_photos: (W,) photo of each.
+        owners: (W,) photo that the caption was written for.
+    """
+    hard = _highest(wrong, wrong_photos)
+    tried = np.unique(np.quantile(right, np.linspace(0, 1, STEPS + 1)))
+    fitting = [
+        t
+        for t in tried
+        if _reliable(
+            bad=_Share(wrong[hard] >= t, (wrong_photos[hard], owners[hard])),
+            good=_Share(right >= t, (right_photos,)),
+        )
+    ]
+    failing = [
+        t
+        for t in tried
+        if _reliable(
+            bad=_Share(right < t, (right_photos,)),
+            good=_Share(wrong < t, (wrong_photos, owners)),
+        )
+    ]
+    low, high = max(failing, default=None), min(fitting, default=None)
+    if low is not None and high is not None and high < low:
+        low = high = (low + high) / 2  # both answers are reliable between them
+    return _number(low), _number(high)
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _highest(scores: Array, photos: Rows) -> Rows:
+    """Rows of each photo's highest scores, a tenth of them."""
+    order = np.lexsort((-scores, photos))
+    counts = np.bincount(photos)
+    starts = np.cumsum(counts) - counts
+    place = np.arange(len(order)) - starts[photos[order]]
+    most = np.maximum(1, np.round(HARD * counts)).astype(np.int64)
+    chosen: Rows = order[place < most[photos[order]]]
+    return chosen
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """The share of pairs that a threshold lets through; each belongs to a photo, or to two."""
+
+    hits: npt.NDArray[np.bool_]
+    groups: Sequence[Rows]
+
+    @property
+    def value(self) -> float:
+        return float(self.hits.mean())
+
+    @property
+    def error(self) -> float:
+        """Its standard error, were the photos drawn anew."""
+        variance = 0.0
+        for group in self.groups:
+            sizes = np.bincount(group)
+            sums = np.bincount(group, self.hits - self.value)[sizes > 0]
+            variance += float((sums**2).sum()) / len(self.hits) ** 2
+        return float(np.sqrt(variance))
+
+
+def _reliable(*, bad: _Share, good: _Share) -> bool:
+    """Return True if few answers are wrong, with the margin for few photos."""
+    most = bad.value + bad.error + 1 / len(bad.hits)
+    least = good.value - good.error
+    return least > 0 and most / (most + least) <= MISTAKES
