@@ -49,7 +49,18 @@ def test_names_of_models_are_opened(folder, data, tmp_path):
         (lambda f, d, p: cf.build_index(f, "photos", p / "i"), "'photos' is a name"),
         (lambda f, d, p: trainer(f, d, p, train="photos"), 'then data."train"'),
         (lambda f, d, p: trainer(f, d, p, dev=torch.zeros(2)), "Tensor is no data set"),
-        (lambda f, d, p: trainer(f, d, p, loss="triplet"), "'triplet' is no loss of counterfoil"),
+        (lambda f, d, p: trainer(f, d, p, loss="triplet"), "'triplet' is no loss; give one of"),
+        (lambda f, d, p: trainer(f, d, p, loss=3.0), "3.0 is no loss; give one of"),
+        (lambda f, d, p: trainer(f, d, p, loss=[LOSS]), "no loss; give one of.*WeightedSum"),
+        (lambda f, d, p: trainer(f, d, p, loss=type(LOSS)), "write HardestTripletLoss()"),
+        (
+            lambda f, d, p: trainer(f, d, p, loss=lambda scores: scores.mean()),
+            r"it has to take \(scores, positives\)",
+        ),
+        (
+            lambda f, d, p: trainer(f, d, p, loss=lambda s, p: s.mean(), resume=True),
+            "cannot be resumed.*a lambda has no name",
+        ),
         (
             lambda f, d, p: trainer(f, d, p, loss=cf.losses.weighted_sum(a=LOSS)),
             "is a recorded call, which recipes take; give the loss itself",
@@ -61,6 +72,17 @@ def test_names_of_models_are_opened(folder, data, tmp_path):
 def test_other_types_say_what_to_write(call, message, folder, data, tmp_path):
     with pytest.raises((TypeError, ValueError), match=message):
         call(folder, data, tmp_path)
+
+
+def test_losses_of_embeddings_name_their_adapter(folder, data, tmp_path):
+    theirs = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
+    metric = pytest.importorskip("pytorch_metric_learning.losses")
+    for loss, message in (
+        (metric.SupConLoss(), r"write cf.losses.MetricLearningLoss\(SupConLoss"),
+        (theirs.CoSENTLoss(None), r"write cf.losses.SentenceTransformersLoss\(CoSENTLoss"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            trainer(folder, data, tmp_path, loss=loss)
 
 
 def test_one_source_needs_no_list(folder, data, tmp_path):

@@ -28,7 +28,11 @@ SLOW = {
     "tags",
 }
 SCRIPTS = sorted(path for path in EXAMPLES.glob("*.py") if not path.name.startswith("_"))
-READ = {"losses_plain_loop", "custom_loss"}  # test_examples_losses.py runs them and reads more
+READ = {
+    "losses_plain_loop",
+    "custom_loss",
+    "loss_of_mined",
+}  # test_examples_losses.py runs them and reads more
 
 
 @pytest.mark.parametrize(

@@ -32,15 +32,29 @@ def test_a_plain_loop_learns():
     assert recalls[-1] > 5 * recalls[0]
 
 
-def test_a_loss_of_ones_own():
-    lines = output("custom_loss.py")
+def test_losses_of_ones_own_train():
+    pytest.importorskip("sentence_transformers")
+    pytest.importorskip("pytorch_metric_learning")
+    found = re.findall(r"(.*): RSum (\d+) before, (\d+) after", output("custom_loss.py"))
+    assert [name for name, *_ in found] == [
+        "function",
+        "module",
+        "sum",
+        "pytorch-metric-learning",
+        "sentence-transformers",
+    ]
+    assert all(int(after) > 2 * int(before) for _, before, after in found)
+
+
+def test_a_loss_of_mined_negatives():
+    lines = output("loss_of_mined.py")
     assert "alone: " in lines
     assert "in a sum: {'triplet': " in lines
     assert "SoftMarginLoss needs hard_text=" in lines
 
 
-def test_a_loss_of_ones_own_equals_a_slow_loop() -> None:
-    spec = importlib.util.spec_from_file_location("custom_loss", EXAMPLES / "custom_loss.py")
+def test_a_loss_of_mined_negatives_equals_a_slow_loop() -> None:
+    spec = importlib.util.spec_from_file_location("mined_loss", EXAMPLES / "loss_of_mined.py")
     assert spec is not None
     assert spec.loader is not None
     example = importlib.util.module_from_spec(spec)

@@ -133,6 +133,7 @@ def gradients(value: Tensor, tensors: dict[str, Tensor]) -> Iterator[Tensor | No
 def test_every_loss_has_a_case():
     classes = {getattr(losses, name) for name in dir(losses) if name[0].isupper()}
     classes -= {Loss, WeightedSum}
+    classes = {made for made in classes if not made.needs.vectors}  # test_adapters.py
     assert {name.split()[0] for name in LOSSES} == {made.__name__ for made in classes}
 
 

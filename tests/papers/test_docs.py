@@ -50,6 +50,14 @@ def test_quickstart_is_true():
     assert failed == 0
 
 
+def test_plain_losses_of_the_page():
+    loss = ran("docs/extending.md", "class LearnedMargin")["loss"]
+    values = loss(torch.tensor([[0.9, 0.8], [0.1, 0.7]], requires_grad=True))
+    assert values.keys() == {"entropy", "margin"}
+    assert all(value.requires_grad for value in values.values())
+    assert ran("docs/extending.md", "SupConLoss(temp")["loss"].needs.vectors
+
+
 def test_loss_of_the_page():
     loss_fn = ran("docs/extending.md", "class SoftMargin")["SoftMargin"]()
     scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]], requires_grad=True)

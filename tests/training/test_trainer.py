@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import train_cases as cases
 from counterfoil.core.config import config, lazy
@@ -20,6 +23,7 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.scenes import scenes
 from counterfoil.evaluation.metrics import RECALLS
+from counterfoil.losses.adapters import MetricLearningLoss, SentenceTransformersLoss
 from counterfoil.losses.aoq import AdaptiveQuintuplet
 from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.losses.contrastive import InfoNCELoss
@@ -340,3 +344,86 @@ def test_what_could_not_be_opened_again_is_not_trained(name: str, tmp_path: Path
     with pytest.raises(ValueError, match="could not be opened again"):
         model.save_pretrained(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
+
+
+def mean_gap(scores: Tensor, positives: Tensor) -> Tensor:
+    return (0.2 + scores[~positives].mean() - scores[positives].mean()).clamp(min=0)
+
+
+class LearnedMargin(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.margin = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, scores: Tensor, positives: Tensor, mask: Tensor) -> Tensor:
+        cost = self.margin + scores - scores[positives].mean()
+        return cost.clamp(min=0)[mask & ~positives].mean() + self.margin**2
+
+
+def three_of_them() -> WeightedSum:
+    metric = pytest.importorskip("pytorch_metric_learning.losses")
+    terms = {
+        "gap": (1.0, mean_gap),
+        "margin": (0.5, LearnedMargin()),
+        "library": (0.1, MetricLearningLoss(metric.SupConLoss())),
+    }
+    return WeightedSum(terms=terms)
+
+
+@pytest.mark.parametrize("make", [lambda: mean_gap, LearnedMargin, three_of_them])
+def test_losses_of_ones_own_train_and_resume(tmp_path: Path, make: Callable[[], Any]) -> None:
+    whole_loss, cut_loss = make(), make()
+    whole = trainer(tmp_path / "whole", loss=whole_loss, sources=[]).train()
+    assert not same_weights(whole, small_model())
+    stopped = trainer(tmp_path / "cut", loss=make(), sources=[], callbacks=[StopAfter(4)])
+    with pytest.raises(WorkStopped):
+        stopped.train()
+    again = trainer(tmp_path / "cut", loss=cut_loss, sources=[], resume=True).train()
+    assert same_weights(again, whole)
+    assert metrics_of(tmp_path / "cut") == metrics_of(tmp_path / "whole")
+    if isinstance(whole_loss, nn.Module):  # what it has learnt is resumed, too
+        assert cases.same_weights(cut_loss, whole_loss)
+        assert not cases.same_weights(whole_loss, make())
+    with pytest.raises(ValueError, match=r"the result of another training: loss\["):
+        trainer(tmp_path / "cut", loss=partial(mean_gap), sources=[], resume=True).train()
+
+
+def test_the_record_names_a_loss_of_ones_own(tmp_path: Path) -> None:
+    tuned = trainer(tmp_path, loss=mean_gap, sources=[], epochs=1, dev=None).train()
+    assert tuned.card is not None
+    (loss,) = tuned.card.provenance["training"]["losses"]
+    assert loss["loss"] == "mean_gap"
+
+
+def test_a_loss_without_a_name_trains_and_does_not_resume(tmp_path: Path, capsys: Any) -> None:
+    def loss(scores: Tensor, positives: Tensor) -> Tensor:
+        return mean_gap(scores, positives) + weight.sum()
+
+    weight = torch.zeros(1)
+    trainer(tmp_path, loss=loss, sources=[], epochs=1, dev=None).train()
+    said = "a training with the loss loss cannot be resumed, .* reads variables of the function"
+    assert re.search(said, capsys.readouterr().err)
+    with pytest.raises(ValueError, match=said):
+        trainer(tmp_path, loss=loss, sources=[], epochs=1, dev=None, resume=True)
+
+
+def test_embeddings_are_those_of_the_model(tmp_path: Path) -> None:
+    """In-batch negatives of sentence-transformers are InfoNCE, where each image has one caption."""
+    library = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
+    theirs = SentenceTransformersLoss(library.MultipleNegativesRankingLoss(None, scale=20.0))
+    ours = InfoNCELoss(temperature=1 / 20, reduction="mean")
+    settings: dict[str, Any] = {"sources": [], "dev": None, "epochs": 1, "lr": 1e-3}
+    settings["config"] = TrainConfig(one_caption=True, log_every=1)
+    losses = []
+    for name, loss in (("theirs", theirs), ("ours", ours)):
+        trainer(tmp_path / name, loss=loss, **settings).train()
+        losses.append(metrics_of(tmp_path / name)[0]["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_embeddings_of_several_vectors_are_refused(tmp_path: Path) -> None:
+    processor = ProcessorConfig().fit(data().split("train"))
+    model = Model(cases.Bag(words=50), processor, "bag")
+    loss = MetricLearningLoss(nn.CosineEmbeddingLoss(), across=False)  # refused before it is called
+    with pytest.raises(ValueError, match="EmbeddingLoss reads one vector of every image and capt"):
+        trainer(tmp_path, model=model, loss=loss, sources=[])

@@ -33,8 +33,8 @@ LossOrModel = Annotated[
     typer.Argument(
         metavar="LOSS_OR_MODEL",
         help="Model to train from scratch: vsepp, scan-t2i, gpo, chan, ndgl/gpo, …; with --model, "
-        "loss to fine-tune with: contrastive, triplet, aoq, ndgl, negclip, or reranker for a model "
-        "that reads image and text together.",
+        "loss to fine-tune with: contrastive, triplet, aoq, ndgl, negclip, a loss that --import "
+        "registers, or reranker for a model that reads image and text together.",
     ),
 ]
 Pretrained = Annotated[

@@ -100,6 +100,7 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
         "WordsAndStates": "counterfoil.papers.models.dive:WordsAndStates",
     },
     "loss": {
+        **_at("counterfoil.losses.adapters", "MetricLearningLoss", "SentenceTransformersLoss"),
         **_at(
             "counterfoil.losses.aoq",
             *("AdaptiveQuintuplet", "OfflineQuintuplet", "OfflineTriplet", "OnlineQuintuplet"),

@@ -59,6 +59,8 @@ class Needs:
         pair_targets: roles whose pairs have target similarities.
         block: whether wrong pairs of the score matrix are read; else the anchors alone, and where
             nobody reads the others, they are not scored. No source gives it.
+        vectors: whether the embeddings of the anchors are read, as losses of other libraries do.
+            No source gives it.
     """
 
     roles: frozenset[Role] = frozenset()
@@ -66,6 +68,7 @@ class Needs:
     targets: bool = False
     pair_targets: frozenset[Role] = frozenset()
     block: bool = True
+    vectors: bool = False
 
     def __or__(self, other: Needs) -> Needs:
         return Needs(
@@ -74,6 +77,7 @@ class Needs:
             self.targets or other.targets,
             self.pair_targets | other.pair_targets,
             self.block or other.block,
+            self.vectors or other.vectors,
         )
 
     def __and__(self, other: Needs) -> Needs:
@@ -83,6 +87,7 @@ class Needs:
             self.targets and other.targets,
             self.pair_targets & other.pair_targets,
             self.block and other.block,
+            self.vectors and other.vectors,
         )
 
     def __bool__(self) -> bool:
@@ -506,7 +511,7 @@ class WordTask:
 @final
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Input of a loss: scores and targets, without model, embeddings or data set.
+    """Input of a loss: scores and targets, without model or data set.
 
     Attributes:
         matrices: score matrices by view; "inference" always exists.
@@ -515,6 +520,7 @@ class Scores:
         step: number of earlier batches.
         guides: (B, N) target similarities of the pairs of a role, for roles whose loss needs them.
         seed: of random choices of losses at this step; the same on every process.
+        vectors: the embeddings of the anchors, where a loss needs them.
     """
 
     matrices: Mapping[str, ScoreMatrix]
@@ -523,12 +529,13 @@ class Scores:
     step: int = 0
     guides: Mapping[Role, Tensor] = field(default_factory=dict)
     seed: int = 0
+    vectors: VectorScores | None = None
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class VectorScores:
-    """Input of a loss in its tiled form: vectors whose inner products are the scores.
+    """Input of a loss of embeddings, or in its tiled form: inner products are the scores.
 
     Attributes:
         images: (I, d).
@@ -537,6 +544,7 @@ class VectorScores:
         exempt: (E,) pairs that were judged to be no negatives.
         weight: (E,) weight of each as a positive; 0 for none. None if there are no such pairs.
         equal: texts that say what a caption of an image says, by these rows; None for none.
+        rows: (I,) row of each image in the data set, on the CPU, the same in every batch.
     """
 
     images: Tensor
@@ -545,6 +553,7 @@ class VectorScores:
     exempt: Pairs | None = None
     weight: Tensor | None = None
     equal: EqualTexts | None = None
+    rows: Tensor | None = None
 
 
 # Heads of models that read image and text together and judge single words.

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import reduce
 from hashlib import sha256
+from inspect import isfunction, signature
 from operator import or_
 from typing import (
+    Any,
     Generic,
     Literal,
     NamedTuple,
     Protocol,
+    TypeAlias,
     TypedDict,
     TypeVar,
     Unpack,
@@ -50,6 +53,8 @@ __all__ = ["Loss", "WeightedSum", "weighted_sum"]
 
 Reduction = Literal["sum", "mean"]
 Output = TypeVar("Output")
+# a function or module of (scores, positives[, mask]), see `counterfoil.losses.own`
+LossFunction: TypeAlias = Callable[..., Tensor]
 
 # keywords of a call with plain tensors: "hard text" is hard_text=, "written" is generated=
 KEYWORDS = {role: role.value.replace(" ", "_") for role in Role} | {Role.WRITTEN: "generated"}
@@ -183,9 +188,9 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
 class Loss(ScoresModule[Tensor], ABC):
     """Base of losses: a scalar of the scores of a batch, to be minimised.
 
-    A new loss is a subclass with a `forward`; class attributes say which scores it needs beside
-    the score matrix of the batch, see `examples/custom_loss.py`. Every loss is called alike, see
-    `ScoresModule.__call__`.
+    A function or module of the score matrix is a loss as it is, see `as_loss`. One that needs more
+    is a subclass with a `forward`; class attributes say what, see `examples/loss_of_mined.py`.
+    Every loss is called alike, see `ScoresModule.__call__`.
 
     Args:
         reduction: "sum" over the anchor pairs of the batch, as VSE++ and its successors do, or
@@ -206,6 +211,20 @@ class Loss(ScoresModule[Tensor], ABC):
     view: str = INFERENCE
     begins: int = 0
     uses_extra: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its name in messages and records."""
+        return type(self).__name__
+
+    @property
+    def unresumable(self) -> str:
+        """Why a training with it cannot be resumed; "" where it can."""
+        return ""
+
+    def describe(self) -> dict[str, object]:
+        """What its value depends on besides scores, parameters and its class, JSON-ready."""
+        return plain_settings(self)
 
     def __init__(self, *, reduction: Reduction = "sum") -> None:
         super().__init__()
@@ -229,7 +248,12 @@ class Loss(ScoresModule[Tensor], ABC):
         return self.view
 
     def _check(self, scores: Scores) -> None:
-        name = type(self).__name__
+        name = self.title
+        if self.needs.vectors and scores.vectors is None:
+            raise ValueError(
+                f"{name} reads embeddings, and scores alone were given; use it in a Trainer, with "
+                "a model of one vector an item"
+            )
         if self.view not in scores.matrices:
             raise ValueError(
                 f"{name} reads the score matrix {self.view!r}, and the record has "
@@ -270,13 +294,15 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
     """A named, weighted sum of losses; called as each of them is. It needs what any of them needs.
 
     Args:
-        terms: weight and loss, by name.
+        terms: weight and loss, by name; a loss is one of ours, or any function or module as in
+            `as_loss`.
 
     Raises:
+        TypeError: a term has no weight, or no loss.
         ValueError: no losses, a name that is no identifier, or a weight that is not finite.
     """
 
-    def __init__(self, *, terms: Mapping[str, tuple[float, Loss]]) -> None:
+    def __init__(self, *, terms: Mapping[str, tuple[float, Loss | LossFunction]]) -> None:
         super().__init__()
         if not terms:
             raise ValueError("an objective needs at least one term")
@@ -291,9 +317,9 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
                 raise ValueError(f"{name!r} cannot name a term; use letters, digits and _")
             if not math.isfinite(weight):
                 raise ValueError(f"the weight of term {name!r} is {weight}; use a finite number")
-        self.terms = nn.ModuleDict({name: term for name, (_, term) in terms.items()})
+        losses = [as_loss(loss) for _, loss in terms.values()]
+        self.terms = nn.ModuleDict(dict(zip(terms, losses, strict=True)))
         self.weights = {name: float(weight) for name, (weight, _) in terms.items()}
-        losses = [loss for _, loss in terms.values()]
         self.views = frozenset(loss.view for loss in losses)
         needs = reduce(or_, (loss.needs for loss in losses))
         # of the score matrix for inference
@@ -334,13 +360,89 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
         return names[0]
 
 
-def weighted_sum(**terms: Loss | tuple[float, Loss]) -> Config[WeightedSum]:
+def weighted_sum(
+    **terms: Loss | LossFunction | tuple[float, Loss | LossFunction],
+) -> Config[WeightedSum]:
     """Configure a weighted sum: `weighted_sum(a=lazy(HardestTripletLoss), b=(0.1, lazy(...)))`.
 
-    The weight of a loss without one is 1.
+    The weight of a loss without one is 1. A function of scores is given as it is, or with settings
+    as ``lazy(my_loss, temperature=0.1)``.
+
+    Raises:
+        TypeError: a function cannot be called as a loss, or a class or module has no ``lazy``.
+        ValueError: a function has no name or no source.
     """
     weighted = {k: v if isinstance(v, tuple) else (1.0, v) for k, v in terms.items()}
-    return config(WeightedSum, terms=weighted)
+    recorded = {k: (weight, _recorded(loss)) for k, (weight, loss) in weighted.items()}
+    return config(WeightedSum, terms=recorded)
+
+
+def _recorded(loss: Any) -> Any:
+    """The recorded call of a term."""
+    make, settings = (loss.make, loss.arguments) if isinstance(loss, Config) else (loss, {})
+    if isfunction(make):
+        own = make is loss or _takes_scores(make, settings)
+    else:  # else the call makes one of ours, or a user's subclass
+        own = isinstance(loss, Config) and isinstance(make, type) and not issubclass(make, Loss)
+    if own:
+        from counterfoil.losses.own import recorded_loss
+
+        return recorded_loss(make, settings)
+    if isinstance(loss, Config | Loss):
+        return loss
+    name = getattr(loss, "__name__", type(loss).__name__)
+    if isinstance(loss, type | nn.Module):
+        raise TypeError(f"a recipe records the call of {name}; write lazy({name}, …)")
+    raise TypeError(
+        f"{loss!r:.80} is no loss of a recipe; write lazy(HardestTripletLoss), or a function "
+        "def my_loss(scores, positives): …"
+    )
+
+
+def _takes_scores(function: Callable[..., Any], settings: Mapping[str, Any]) -> bool:
+    """Return True for a function that lacks two arguments; else it makes a loss."""
+    given = list(signature(function).parameters.values())[:2]
+    return len(given) == 2 and all(
+        p.default is p.empty and p.name not in settings and p.kind is not p.KEYWORD_ONLY
+        for p in given
+    )
+
+
+def as_loss(loss: object) -> Loss:
+    """The loss itself; that of a function or a module of scores, see `losses.own.OwnLoss`.
+
+    Raises:
+        TypeError: it is a class, a recorded call, a sum, or nothing that can be called.
+    """
+    if isinstance(loss, Loss):
+        return loss
+    if isinstance(loss, Config):
+        raise TypeError(
+            f"{loss!r:.80} is a recorded call, which recipes take; give the loss itself, as in "
+            'cf.WeightedSum(terms={"triplet": (1.0, cf.losses.HardestTripletLoss())})'
+        )
+    if isinstance(loss, type):
+        raise TypeError(f"{loss.__name__} is a class; write {loss.__name__}() for the loss")
+    if isinstance(loss, WeightedSum):
+        raise TypeError("a term of a weighted sum is a weighted sum; give its terms themselves")
+    if callable(loss):
+        from counterfoil.losses.own import OwnLoss
+
+        return OwnLoss(loss)
+    raise TypeError(
+        f"{loss!r:.80} is no loss; give one of cf.losses, a function or module (scores, positives) "
+        'that returns a scalar, or cf.WeightedSum(terms={"a": (1.0, loss), …})'
+    )
+
+
+def plain_settings(module: object) -> dict[str, object]:
+    """Attributes that are numbers or text, by name; the settings of a loss are among them."""
+    own = vars(module) if hasattr(module, "__dict__") else {}
+    return {
+        key: value
+        for key, value in sorted(own.items())
+        if not key.startswith("_") and key != "training" and isinstance(value, int | float | str)
+    }
 
 
 def zero_loss(scores: Scores) -> Tensor:

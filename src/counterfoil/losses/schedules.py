@@ -9,7 +9,7 @@ from typing import final
 from torch import Tensor
 
 from counterfoil.core.types import Scores
-from counterfoil.losses.base import Loss, zero_loss
+from counterfoil.losses.base import Loss, as_loss, zero_loss
 
 __all__ = ["LinearRamp", "StartAt", "SwitchAfter"]
 
@@ -57,6 +57,7 @@ class SwitchAfter(LossSchedule):
     def __init__(self, *, first: Loss, second: Loss, steps: int) -> None:
         if steps < 0:
             raise ValueError(f"{steps} steps of warm-up were given; use 0 or more")
+        first, second = as_loss(first), as_loss(second)
         if first.view != second.view:
             raise ValueError(
                 f"one loss reads the score matrix {first.view!r} and the other "
@@ -95,6 +96,7 @@ class StartAt(LossSchedule):
     def __init__(self, *, term: Loss, steps: int) -> None:
         if steps < 0:
             raise ValueError(f"a start at step {steps} was given; use 0 or more")
+        term = as_loss(term)
         super().__init__(term)
         self.term, self.begins = term, max(steps, term.begins)
         self.settled = self.begins
@@ -135,6 +137,7 @@ class LinearRamp(LossSchedule):
                 f"a ramp of {steps} steps from step {start} was given; use 1 "
                 "step or more, and a start of 0 or more"
             )
+        term = as_loss(term)
         super().__init__(term)
         self.begins = term.begins
         self.term, self.steps, self.start = term, steps, start

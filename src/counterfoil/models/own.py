@@ -171,8 +171,9 @@ def _check_lengths(module: nn.Module, method: str, items: ModalityBatch) -> None
     if not bool(items.mask.all()):
         raise ValueError(
             f"items of one batch have different lengths, and {type(module).__name__}.{method} "
-            "takes no mask, so that a score would depend on the batch; let tokenize pad captions "
-            f"to one length, or let {method} take a mask (N, L) behind them"
+            "takes no mask, so that a score would depend on the batch; name one behind them, "
+            f"{method}(items, mask), which is (N, L) and False where an item has ended, or let "
+            "tokenize pad captions to one length"
         )
 
 

@@ -483,18 +483,27 @@ def fine_tune_recipe(
     pictures: bool = True,
     lengths: tuple[int, int] = HARDEST,
 ) -> Recipe:
-    """Fine-tune a pretrained model by a registered training; evaluate it beside the original."""
+    """Fine-tune a pretrained model by a registered training; evaluate it beside the original.
+
+    A loss that others have registered is a training, too: with that loss on the batch.
+    """
+    own = [] if name in registry.names("training") else registry.added("loss")
     if not registry.is_absent("training", name):
-        parse_choice(registry.names("training"), name, "a loss for a pretrained model")
-    if teachers and name in ("contrastive", "triplet", "aoq", "negclip"):
+        known = [*registry.names("training"), *own]
+        parse_choice(known, name, "a loss for a pretrained model")
+    if teachers and name in ("contrastive", "triplet", "aoq", "negclip", *own):
         raise ValueError(f"{name!r} learns from no teachers; name 'ndgl' to have it do")
     if not pictures:
         raise ValueError(
             f"{model.name} looks at pictures, and these data have none; name their folder, as "
             "in --data photos.csv:images=pictures/"
         )
-    training: Training = registry.find("training", name)
-    stages = training(model, teachers=tuple(teachers), lengths=lengths)
+    if name in own:
+        loss: Loss = lazy(registry.find("loss", name))
+        stages: tuple[Stage, ...] = (model.stage("tuned", {"loss": (1.0, loss)}),)
+    else:
+        training: Training = registry.find("training", name)
+        stages = training(model, teachers=tuple(teachers), lengths=lengths)
     trained = [stage.name for stage in stages if isinstance(stage, Train)]
     tests = [
         Evaluate(name=f"test-{stage_name}", using=(stage_name,))

@@ -15,7 +15,7 @@ import torch
 
 from counterfoil import __version__
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.losses.base import Loss, WeightedSum
+from counterfoil.losses.base import Loss, WeightedSum, plain_settings
 from counterfoil.negatives.sampling import SamplingConfig
 from counterfoil.negatives.store import MINED, NegativeManifest, NegativeStore
 from counterfoil.training.config import TrainConfig
@@ -93,13 +93,11 @@ def _losses(objective: WeightedSum) -> list[dict[str, Any]]:
         settings = {
             key: value
             for part in reversed(parts)  # those of the outer loss win
-            for key, value in sorted(vars(part).items())
-            if not key.startswith("_")
-            and key not in ("training", "view")
-            and isinstance(value, int | float | str)
+            for key, value in plain_settings(part).items()
+            if key != "view"
         }
         papers = dict.fromkeys(paper for part in parts for paper in papers_of(part))
-        kind = "(".join(type(part).__name__ for part in parts) + ")" * (len(parts) - 1)
+        kind = "(".join(part.title for part in parts) + ")" * (len(parts) - 1)
         terms.append(
             {
                 "name": name,

@@ -265,7 +265,8 @@ class TrainingStep(TrainableModule[Batch]):
             pairs = self._pairs(batch, views, proposal)
         roles = {*proposal.pairs, *proposal.scores}
         self._proposed = batch.step, {role: pairs[role].isneginf() for role in roles}
-        losses = self._losses(batch, matrices, pairs, proposal.words)
+        vectors = _anchor_vectors(batch, views) if self.objective.needs.vectors else None
+        losses = self._losses(batch, matrices, pairs, proposal.words, vectors)
         self.watch.record(matrices, losses, pairs)
         return {**losses, **_own_losses(views)}
 
@@ -280,8 +281,8 @@ class TrainingStep(TrainableModule[Batch]):
     def level(self, batch: Batch) -> Tensor | None:
         """The loss if all scores were equal: 2·B·margin for a hinge on the hardest negative.
 
-        None where it is unknown: for word losses, and for proposed pairs before this batch's
-        losses.
+        None where it is unknown: for word losses, losses of embeddings, and for proposed pairs
+        before this batch's losses.
         """
         if self.tiled:
             if self._flat is None:  # the same of every batch, which is the whole split
@@ -291,7 +292,8 @@ class TrainingStep(TrainableModule[Batch]):
             return self._flat
         step, proposed = self._proposed
         none = proposed if step == batch.step else {}
-        if self.objective.needs.roles - {*batch.pairs, *none} or self.objective.needs.words:
+        needs = self.objective.needs
+        if needs.roles - {*batch.pairs, *none} or needs.words or needs.vectors:
             return None
         # run the objective itself on zeros: no formula per loss, and schedules, guides and margins
         # count as they do in training
@@ -312,6 +314,7 @@ class TrainingStep(TrainableModule[Batch]):
         matrices: Mapping[str, ScoreMatrix],
         pairs: Mapping[Role, Tensor],
         words: Mapping[str, WordTask],
+        vectors: VectorScores | None = None,
     ) -> dict[str, Tensor]:
         guides = {
             role: teacher.pair_targets(batch, batch.pairs[role])
@@ -320,7 +323,7 @@ class TrainingStep(TrainableModule[Batch]):
         }
         seed = derive_seed(self.seed, "judge", batch.step)
         losses: dict[str, Tensor] = self.objective(
-            Scores(matrices, self._masked(batch, pairs), words, batch.step, guides, seed)
+            Scores(matrices, self._masked(batch, pairs), words, batch.step, guides, seed, vectors)
         )
         return losses
 
@@ -470,13 +473,27 @@ def _extra_positives(exempt: ExemptPairs, blocks: Tensor) -> ExtraPositives | No
 
 
 def _vectors(batch: Batch, images: Tensor, texts: Tensor) -> VectorScores:
-    """The anchors of a batch, whose pools hold nothing else, for a tiled loss."""
+    """The anchors of a batch, with their vectors."""
     exempt = batch.exempt
     block, weight = (exempt.block, exempt.weight) if exempt else (None, None)
-    equal = batch.equal and batch.equal.select(batch.image_rows, batch.text_rows)
+    rows = batch.image_rows[: batch.block[0]], batch.text_rows[: batch.block[1]]
+    equal = batch.equal and batch.equal.select(*rows)
     return VectorScores(
-        images, texts, batch.anchors.image, block, weight, equal and equal.to(batch.device)
+        images,
+        texts,
+        batch.anchors.image,
+        block,
+        weight,
+        equal and equal.to(batch.device),
+        rows[0],
     )
+
+
+def _anchor_vectors(batch: Batch, views: EncodedViews) -> VectorScores:
+    """The vectors of the anchors, for losses that read them."""
+    sides = views.inference.images, views.inference.texts
+    images, texts = (s.tokens[:n, 0].float() for s, n in zip(sides, batch.block, strict=True))
+    return _vectors(batch, images, texts)
 
 
 def _own_losses(views: EncodedViews) -> dict[str, Tensor]:
@@ -582,6 +599,8 @@ def check_sources(
             f"the loss {losses} reads the scores of {', '.join(sorted(map(repr, views)))}, and "
             f"{type(model).__name__} makes: {', '.join(sorted(map(repr, model.score_names)))}"
         )
+    if model is not None:
+        check_vectors(objective, type(model))
     if missing := needs.roles - given.roles:
         ways = dict.fromkeys(_WAYS[role] for role in Role if role in missing)
         raise ValueError(
@@ -603,7 +622,7 @@ def _names(objective: WeightedSum, ask: Callable[[Needs], object] = lambda needs
     """Classes of the terms of a loss whose own needs are asked for."""
     terms = (cast("Loss", term) for term in objective.terms.values())
     asked = (term for term in terms if ask(term.needs))
-    return ", ".join(sorted({type(term).__name__ for term in asked}))
+    return ", ".join(sorted({term.title for term in asked}))
 
 
 def _check_targets(objective: WeightedSum, given: Needs, sources: Sequence[NegativeSource]) -> None:
@@ -642,6 +661,20 @@ def _what(needs: Needs) -> str:
     return " and ".join(parts)
 
 
+def check_vectors(objective: WeightedSum, model: type[RetrievalModel]) -> None:
+    """Refuse a loss of embeddings for a model that makes several vectors of an item.
+
+    Raises:
+        ValueError: so.
+    """
+    if objective.needs.vectors and not issubclass(model, SingleVectorModel):
+        raise ValueError(
+            f"the loss {_names(objective, lambda needs: needs.vectors)} reads one vector of every "
+            f"image and caption, and {model.__name__} is no model of one vector an item; train one "
+            "that is, such as a CLIP, or choose a loss of scores"
+        )
+
+
 def source_names(sources: Iterable[NegativeSource]) -> list[str]:
     """The classes of sources, by name."""
     return [type(source).__name__ for source in sources]
@@ -661,7 +694,7 @@ def check_tiled(
         ValueError: something does.
     """
     wrong = [
-        f"the loss {type(term).__name__}"
+        f"the loss {cast('Loss', term).title}"
         for term in objective.terms.values()
         if not isinstance(term, TiledLoss) or cast("Loss", term).view != INFERENCE
     ]

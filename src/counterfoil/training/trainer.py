@@ -29,7 +29,7 @@ from counterfoil.data.batching import BatchSampler, ImagePartition
 from counterfoil.data.dataset import ImageTextDataset, check_dataset
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.evaluation.protocols import evaluate_protocol
-from counterfoil.losses.base import Loss, WeightedSum
+from counterfoil.losses.base import Loss, LossFunction, WeightedSum, as_loss
 from counterfoil.model import MODEL, Model, as_model, load_model
 from counterfoil.models.base import PretrainedPart, RetrievalModel, SupportsLoRA
 from counterfoil.models.frozen import FrozenWithAdapters
@@ -427,7 +427,8 @@ class Trainer:
 
     Args:
         model: the model to train, in place.
-        loss: a loss, or a weighted sum of several.
+        loss: one of `counterfoil.losses`, any function or module ``(scores, positives[, mask])``
+            that returns a scalar, see `counterfoil.losses.own.OwnLoss`, or a weighted sum.
         train: the data set to train on.
         dev: the split that selects the best epoch.
         sources: of negatives, for losses that need more than the batch, of batches that are hard,
@@ -459,7 +460,7 @@ class Trainer:
         self,
         model: Model,
         *,
-        loss: Loss | WeightedSum,
+        loss: Loss | LossFunction | WeightedSum,
         train: ImageTextDataset,
         dev: ImageTextDataset | None = None,
         sources: NegativeSource | Sequence[NegativeSource] = (),
@@ -477,6 +478,7 @@ class Trainer:
             if data is not None:
                 check_dataset(data, like)
         objective = _as_objective(loss)
+        _check_resumable(objective, resume=resume)
         if isinstance(sources, NegativeSource):
             sources = (sources,)
         train.check_captions("to train on")
@@ -635,36 +637,32 @@ def merge_lora(model: Model) -> Config[Any] | None:
 
 
 def _describe_loss(objective: WeightedSum) -> list[object]:
-    """Return the classes, weights and plain settings of a loss, JSON-ready, for a digest."""
-
-    def settings(loss: Loss) -> dict[str, int | float | str]:
-        return {
-            key: value
-            for key, value in sorted(vars(loss).items())
-            if not key.startswith("_") and isinstance(value, int | float | str)
-        }
-
+    """Classes, weights and settings of a loss, JSON-ready, for a digest."""
     losses = [(n, part) for n, part in objective.named_modules() if isinstance(part, Loss)]
     return [
         objective.weights,
-        [[name, type(loss).__name__, settings(loss)] for name, loss in losses],
+        [[name, type(loss).__name__, loss.describe()] for name, loss in losses],
     ]
 
 
 def _as_objective(loss: object) -> WeightedSum:
-    if isinstance(loss, WeightedSum):
-        return loss
-    if isinstance(loss, Loss):
-        return WeightedSum(terms={"loss": (1.0, loss)})
-    if isinstance(loss, Config):
-        raise TypeError(
-            f"{loss!r:.80} is a recorded call, which recipes take; give the loss itself, as in "
-            'cf.WeightedSum(terms={"triplet": (1.0, cf.losses.HardestTripletLoss())})'
-        )
-    raise TypeError(
-        f"{loss!r:.80} is no loss of counterfoil; give one of cf.losses, or a subclass of "
-        "counterfoil.losses.base.Loss with your own formula"
+    return (
+        loss if isinstance(loss, WeightedSum) else WeightedSum(terms={"loss": (1.0, as_loss(loss))})
     )
+
+
+def _check_resumable(objective: WeightedSum, *, resume: bool) -> None:
+    """Refuse to resume with a loss that nothing knows again; say so before the first training."""
+    for part in objective.modules():
+        if isinstance(part, Loss) and part.unresumable:
+            said = (
+                f"a training with the loss {part.title} cannot be resumed, since it is known again "
+                f"by its name and source: {part.unresumable}; write it as a function of its own, "
+                "def my_loss(scores, positives): …, or as a module"
+            )
+            if resume:
+                raise ValueError(said)
+            info(said)
 
 
 def _warn_of_splits(train: ImageTextDataset, dev: ImageTextDataset | None) -> None:

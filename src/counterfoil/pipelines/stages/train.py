@@ -32,7 +32,7 @@ from counterfoil.pipelines.stages.fitting import (
 from counterfoil.pipelines.state import RunContext
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.mined import Mined
-from counterfoil.training.step import check_sources, check_tiled, source_names
+from counterfoil.training.step import check_sources, check_tiled, check_vectors, source_names
 from counterfoil.training.trainer import sampler_of, train_network
 
 
@@ -152,9 +152,11 @@ class Train(ModelStage):
                 source.check_plan(training)
         except ValueError as error:
             raise ValueError(f"{self.name!r}: {error}") from error
+        made = self.model.make
+        known = made if isinstance(made, type) and issubclass(made, RetrievalModel) else None
+        if known:
+            check_vectors(loss, known)
         if not self.plan.batch:
-            made = self.model.make
-            known = made if isinstance(made, type) and issubclass(made, RetrievalModel) else None
             check_tiled(loss, known, source_names(sources))
 
     def run(self, context: RunContext, *, resume: bool) -> None:
