@@ -43,8 +43,8 @@ def _seed():
 
 
 @pytest.fixture(scope="module")
-def browser():
-    """Headless Chromium: playwright's own, or the system's."""
+def chromium():
+    """Starts headless Chromium, playwright's own or the system's, with further arguments."""
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as running:
         own = Path(running.chromium.executable_path)
@@ -52,9 +52,15 @@ def browser():
         found = str(own) if own.is_file() else next(filter(None, map(shutil.which, names)), None)
         if found is None:
             pytest.skip("no Chromium is installed")
-        opened = running.chromium.launch(executable_path=found)
-        yield opened
-        opened.close()
+        yield lambda *args: running.chromium.launch(executable_path=found, args=args)
+
+
+@pytest.fixture(scope="module")
+def browser(chromium):
+    """Headless Chromium."""
+    opened = chromium()
+    yield opened
+    opened.close()
 
 
 # `make test` runs the library's tests twice over, and each of them once: first on a copy of the
