@@ -428,7 +428,7 @@ evaluate vectors --protocol coco-1 => 'coco-1' | mean 'coco-1k'
 evaluate vectors --depth 20 => --depth | name a model with --first
 evaluate vectors --full => --full | name a model with --first
 evaluate vectors --first vectors --depth 0 => '--depth' | greater than or equal to 1
-evaluate vectors --first vectors --cxc x => leave out --eccv
+evaluate vectors --first vectors --truth complete => leave out --truth
 plan aoq --set test-online.depth=0 => depth=0 | at least 1
 evaluate vectors --ties optimist => mean 'optimistic'
 search vectors dog --data $FEW => ready-made vectors
@@ -668,9 +668,13 @@ precomp :: picture dog.png :: search $regions dog.png --data pre
 write dog.png x :: search $pixels dog.png --data $FEW => dog.png cannot be read as a picture
 huge_picture dog.png :: search $pixels dog.png --data $FEW => 64,000,000
 mkdir page :: search $pixels 'a dog' --data $FEW --output page => page is a folder; name a file
-mkdir eccv :: evaluate $pixels --data $FEW --eccv eccv => i2t.json does not exist
+evaluate vectors --data $FEW --truth judged => needs judgements
+evaluate vectors --data $FEW --truth everything => 'everything' is not a truth
+evaluate vectors --data $FEW --judgements ./nothing => nothing does not exist
+mkdir eccv ::
+    evaluate $pixels --data $FEW --truth complete --judgements eccv => i2t.json does not exist
 write eccv/i2t.json '[1, 2]' :: write eccv/t2i.json '[1, 2]' ::
-    evaluate $pixels --data $FEW --eccv eccv => i2t.json
+    evaluate $pixels --data $FEW --truth complete --judgements eccv => i2t.json
 
 # folders that are there already, and runs
 mkdir lists :: $MINE => lists exists and is left alone

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import golden_vectors
-from counterfoil.evaluation import extended
-from counterfoil.evaluation.metrics import Protocol, ranks_of
+from counterfoil.core.types import Pairs
+from counterfoil.evaluation import cxc
+from counterfoil.evaluation.metrics import OF_ALL_POSITIVES, Protocol, ranks_of
 from counterfoil.evaluation.protocols import evaluate_protocol, evaluate_scores
+from counterfoil.evaluation.truth import PUBLISHED_QUERIES, Side, Truth
 from evaluation_cases import member, unnamed
 
 SYSTEM = "eval"
@@ -66,11 +68,28 @@ def many(name):
     )
     spans = zip(queries, offsets, offsets[1:], strict=False)
     truth = {query: frozenset(items[start:stop]) for query, start, stop in spans}
-    rankings = inputs[f"{name}/rankings"].long()
-    direction = "t2i" if name.endswith("t2i") else "i2t"
-    return extended.eccv_score(rankings, truth, direction), extended.rank_precisions(
-        rankings, truth
-    )
+    rankings = inputs[f"{name}/rankings"].tolist()
+    items = sorted({item for row in rankings for item in row if item >= 0}.union(*truth.values()))
+    rows = {item: row for row, item in enumerate(items)}
+    scores = torch.full((len(truth), len(items)), -1e6)
+    for line, ranking in zip(scores, rankings, strict=True):
+        for place, item in enumerate(ranking):
+            if item >= 0:
+                line[rows[item]] = -place
+    true = [(q, rows[item]) for q, found in enumerate(truth.values()) for item in found]
+    report = by_lists(scores, true, torch.ones(len(truth), dtype=torch.bool))
+    named = {metric.name: metric.values(report.ranked[0]) / 100 for metric in OF_ALL_POSITIVES}
+    return report.i2t, named["mAP@R"], named["R-precision"]
+
+
+def by_lists(scores, true, asked):
+    """The evaluation of an image-to-text matrix by lists of true pairs of some images."""
+    images, texts = torch.tensor(true).T
+    side = Side(Pairs(images, texts), None, asked)
+    other = Side(side.true, None, torch.ones(scores.shape[1], dtype=torch.bool))
+    data = unnamed(torch.full((scores.shape[1],), -1), len(scores))
+    truth = Truth("complete", "lists", side, other)
+    return evaluate_protocol([member(scores)], data, truth=truth)
 
 
 def _rated(direction, queries):
@@ -89,15 +108,20 @@ def crissed(kind, own="excluded"):
     pictures, captions = inputs["cxc/img_emb"], inputs["cxc/cap_emb"]
     rated = _rated(kind, image_ids if kind.startswith("i") else caption_ids)
     if kind == "i2i":
-        return extended.cxc_images(pictures, image_ids, rated, own)
+        return cxc.cxc_images(pictures, image_ids, rated, own)
     if kind == "t2t":
-        return extended.cxc_texts(
-            captions, caption_ids, torch.arange(len(captions)) // 5, rated, own
-        )
+        return cxc.cxc_texts(captions, caption_ids, torch.arange(len(captions)) // 5, rated, own)
     scores = pictures @ captions.T if kind == "i2t" else captions @ pictures.T
-    rows = scores.sort(dim=1, descending=True, stable=True).indices
-    asked, ids = (image_ids, caption_ids) if kind == "i2t" else (caption_ids, image_ids)
-    return extended.cxc_between(kind, asked, ids, rows, rated)
+    queries, ids = (image_ids, caption_ids) if kind == "i2t" else (caption_ids, image_ids)
+    items = {item: row for row, item in enumerate(ids.tolist())}
+    true = [
+        (row, items[item])
+        for row, query in enumerate(queries.tolist())
+        for item, _ in rated.get(query, ())
+        if item in items
+    ]
+    asked = torch.tensor([query in rated for query in queries.tolist()])
+    return by_lists(scores, true, asked).i2t
 
 
 def _six(found):
@@ -119,15 +143,15 @@ OURS = {
     "recall/fold5_mean": lambda: _six(folds()),
     "recall/fold5_each": lambda: [_each(pair) for pair in folds().folds],
     "recall/ensemble": lambda: _six(ensemble()),
-    "hand/map_at_r": lambda: many("hand")[0].map_at_r / 100,
-    "hand/rprecision": lambda: many("hand")[0].r_precision / 100,
-    "hand/rprecision_fn": lambda: many("hand")[1][1].mean(),
+    "hand/map_at_r": lambda: many("hand")[1].mean(),
+    "hand/rprecision": lambda: many("hand")[2].mean(),
+    "hand/rprecision_fn": lambda: many("hand")[2].mean(),
     "hand/r1": lambda: many("hand")[0].r1 / 100,
     "hand/recall_at_1": lambda: many("hand")[0].r1 / 100,
     "hand/recall_at_5": lambda: many("hand")[0].r5 / 100,
     "hand/recall_at_10": lambda: many("hand")[0].r10 / 100,
-    "hand/per_query_map_at_r": lambda: many("hand")[1][0],
-    "hand/per_query_rprecision": lambda: many("hand")[1][1],
+    "hand/per_query_map_at_r": lambda: many("hand")[1],
+    "hand/per_query_rprecision": lambda: many("hand")[2],
     "cxc/i2t_r1_r5_r10": lambda: _recalls(crissed("i2t")),
     "cxc/t2i_r1_r5_r10": lambda: _recalls(crissed("t2i")),
     "cxc/i2i_r1_r5_r10_compat_diag0": lambda: _recalls(crissed("i2i", "zero")),
@@ -138,12 +162,12 @@ OURS = {
 for direction in ("i2t", "t2i"):
     name = f"package_{direction}"
     OURS |= {
-        f"{name}/eccv_map_at_r": lambda n=name: many(n)[0].map_at_r / 100,
-        f"{name}/eccv_rprecision": lambda n=name: many(n)[0].r_precision / 100,
+        f"{name}/eccv_map_at_r": lambda n=name: many(n)[1].mean(),
+        f"{name}/eccv_rprecision": lambda n=name: many(n)[2].mean(),
         f"{name}/eccv_r1": lambda n=name: many(n)[0].r1 / 100,
         f"{name}/recall_at_5": lambda n=name: many(n)[0].r5 / 100,
         f"{name}/recall_at_10": lambda n=name: many(n)[0].r10 / 100,
-        f"{name}/n_queries_full_package": lambda d=direction: extended.PUBLISHED_QUERIES[d],
+        f"{name}/n_queries_full_package": lambda d=direction: PUBLISHED_QUERIES[d],
     }
 
 
@@ -160,7 +184,7 @@ def test_every_output_is_described_and_compared():
 @pytest.mark.parametrize("direction", ["i2t", "t2i"])
 def test_the_case_holds_every_other_query_of_the_published_ones(direction):
     queries = len(golden().inputs[f"package_{direction}/query_ids"])
-    whole = extended.PUBLISHED_QUERIES[direction]
+    whole = PUBLISHED_QUERIES[direction]
     assert queries in (whole // 2, whole - whole // 2)
 
 

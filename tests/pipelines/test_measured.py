@@ -8,10 +8,9 @@ import torch
 
 import recipes_cases
 from artifact_cases import resealed
-from counterfoil.core.io import write_json
 from counterfoil.data.corrections import Correction, apply_corrections
 from counterfoil.data.readers import load_dataset
-from counterfoil.evaluation import cascade, extended
+from counterfoil.evaluation import cascade
 from counterfoil.evaluation.cascade import Shortlister
 from counterfoil.evaluation.protocols import WHOLE
 from counterfoil.model import load_model
@@ -149,34 +148,3 @@ def test_curve_without_dev(tmp_path):
         '{"step": 1, "epoch": 0.5, "loss": 4.0}\n{"step": 2, "epoch": 1.5, "loss": 2}\n'
     )
     assert compare.learning_curve("a", path).epochs == (1.0, 2.0)
-
-
-def test_eccv_with_the_corpus_own_captions(tmp_path):
-    """With only the captions of each image as truth, R@1 is the plain one."""
-    dataset = SCENES
-    members = [load_model(recipes_cases.pixel_model(tmp_path / "m")).embed(dataset)]
-    from dataclasses import replace
-
-    numbered = replace(
-        dataset,
-        image_ids=[f"COCO_val2014_{n:012d}.jpg" for n in range(1, len(dataset) + 1)],
-        text_ids=[str(100 + n) for n in range(len(dataset.texts))],
-    )
-    i2t = {str(n + 1): [100 + t for t in range(5 * n, 5 * n + 5)] for n in range(len(dataset))}
-    t2i = {str(100 + t): [t // 5 + 1] for t in range(len(dataset.texts))}
-    write_json(tmp_path / "i2t.json", i2t)
-    write_json(tmp_path / "t2i.json", t2i)
-    found = extended.eccv_caption(members, numbered, tmp_path)
-    report = RetrievalEvaluation.of(members, dataset, WHOLE).report
-    assert found[0].r1 == pytest.approx(report.i2t.r1)
-    assert found[1].r1 == pytest.approx(report.t2i.r1)
-    assert found[1].r_precision == pytest.approx(found[1].r1)
-    assert found[0].queries == len(dataset)
-    with pytest.raises(ValueError, match="is not a COCO id"):
-        extended.eccv_caption(members, corpus_with_words(dataset), tmp_path)
-
-
-def corpus_with_words(dataset):
-    from dataclasses import replace
-
-    return replace(dataset, image_ids=[f"photo-{name}-x" for name in dataset.image_ids])

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
     from counterfoil.data.dataset import ImageTextDataset
     from counterfoil.evaluation.cascade import Shortlister
-    from counterfoil.evaluation.extended import CxCResult, ECCVResult
+    from counterfoil.evaluation.cxc import CxCResult
     from counterfoil.evaluation.foils.attack import AttackReport, CaptionAttack
     from counterfoil.evaluation.metrics import Protocol
+    from counterfoil.evaluation.truth import Truth
     from counterfoil.model import Model
     from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
     from counterfoil.scoring.reducers import Tie
@@ -45,6 +46,8 @@ app = typer.Typer(rich_markup_mode="markdown")
     "counterfoil evaluate runs/a/online runs/b/online --data flickr8k/ --output measured/",
     "counterfoil evaluate runs/tags/tags --first runs/vsepp/online --depth 50 --data flickr8k/",
     "counterfoil evaluate runs/mine/best --data my-photos/ --foils questions/",
+    "counterfoil evaluate runs/mine/best --data flickr8k/ --truth judged "
+    "--judgements flickr8k/annotations/",
     "counterfoil evaluate vectors --data embeddings/ --split all",
 )
 def evaluate(
@@ -73,8 +76,13 @@ def evaluate(
     full: Annotated[
         bool, typer.Option(help="Rank everything too, to measure what the shortlist loses.")
     ] = False,
-    eccv: Annotated[Path | None, typer.Option(help="ECCV-Caption annotations, folder.")] = None,
-    cxc: Annotated[Path | None, typer.Option(help="CxC annotations, folder.")] = None,
+    truth: Annotated[
+        str, typer.Option(help="What is true: own captions, judged pairs, or complete: own, …")
+    ] = "own",
+    judgements: Annotated[
+        Path | None,
+        typer.Option(help="What people judged, file or folder: votes, corrections, ECCV, CxC."),
+    ] = None,
     foils: Annotated[
         Path | None,
         typer.Option(help="Foils of the split, as `write` makes them: attack the images' ranks."),
@@ -93,6 +101,7 @@ def evaluate(
     from counterfoil.core.config import parse_literal
     from counterfoil.core.io import write_json
     from counterfoil.evaluation.cascade import DEPTH
+    from counterfoil.evaluation.evaluate import truth_of
     from counterfoil.evaluation.protocols import folds_of, protocol_by_name
     from counterfoil.pipelines.stages.evaluate import build_shortlist
     from counterfoil.scoring.reducers import Tie
@@ -100,9 +109,12 @@ def evaluate(
     settings = protocol_by_name(protocol)
     rule: Tie = parse_literal(Tie, ties, "a tie rule")
     compared = _compared(model)
-    extended = bool(eccv or cxc or foils)
     _check_options(
-        len(compared), first=bool(first), shortlist=depth is not None or full, extended=extended
+        len(compared),
+        first=bool(first),
+        shortlist=depth is not None or full,
+        foils=foils is not None,
+        own=truth == "own" and judgements is None,
     )
     check_new_files(json)
     if folder is not None:
@@ -111,9 +123,10 @@ def evaluate(
     source = data_source(data, caption_column=caption_column, image_column=image_column)
     dataset = source.split(split)
     folds_of(settings, len(dataset))  # fails before anything is encoded
+    known = truth_of(dataset, truth, judgements, settings)
     shortlist = build_shortlist(first or (), dataset, depth or DEPTH, full=full)
     evaluations = {
-        name: _evaluate(models, dataset, settings, rule, shortlist, eccv=eccv, cxc=cxc, foils=foils)
+        name: _evaluate(models, dataset, settings, rule, shortlist, known, judgements, foils)
         for name, models in compared.items()
     }
     if distributed.rank():
@@ -129,23 +142,24 @@ def evaluate(
         output(f"{folder}")
 
 
-def _check_options(models: int, *, first: bool, shortlist: bool, extended: bool) -> None:
-    """Refuse options that conflict or have no effect; `extended`: --eccv, --cxc or --foils."""
+def _check_options(models: int, *, first: bool, shortlist: bool, foils: bool, own: bool) -> None:
+    """Refuse options that conflict or have no effect; `own`: no other truth is asked."""
     if shortlist and not first:
         raise ValueError(
             "--depth and --full are about a shortlist, and no model makes one; name a model with "
             "--first, or leave them out"
         )
-    if first and extended:
+    if first and (foils or not own):
         raise ValueError(
-            "--eccv, --cxc and --foils need all scores, which a shortlist avoids; leave out "
-            "--first, or leave out --eccv, --cxc and --foils"
+            "--truth and --foils need all scores, which a shortlist avoids; leave out --first, or "
+            "leave out --truth, --judgements and --foils"
         )
-    if models > 1 and extended:
+    if models > 1 and foils:
         raise ValueError(
-            "--eccv, --cxc and --foils are measured for one model at a time; name one, or join an "
-            "ensemble with +"
+            "--foils are measured for one model at a time; name one, or join an ensemble with +"
         )
+    if foils and not own:
+        raise ValueError("--foils attack the ranks of own captions; leave out --truth or --foils")
 
 
 def _compared(names: Sequence[str]) -> dict[str, list[str]]:
@@ -168,7 +182,6 @@ class _Evaluation:
 
     models: Sequence[str]
     retrieval: RetrievalEvaluation
-    eccv: Sequence[ECCVResult]
     cxc: Sequence[CxCResult]
     attack: AttackReport | None
 
@@ -179,13 +192,12 @@ def _evaluate(
     protocol: Protocol,
     tie: Tie,
     shortlist: Shortlister | None,
-    *,
-    eccv: Path | None,
-    cxc: Path | None,
+    truth: Truth | None,
+    judgements: Path | None,
     foils: Path | None,
 ) -> _Evaluation:
     """Evaluate a model, or an ensemble of several; its vectors are released on return."""
-    from counterfoil.evaluation.extended import crisscrossed, eccv_caption
+    from counterfoil.evaluation.cxc import FILES, within_modalities
     from counterfoil.evaluation.foils.attack import evaluate_attack
     from counterfoil.model import load_model
     from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
@@ -198,31 +210,30 @@ def _evaluate(
     )
     seed = _common_seed(models)
     retrieval = RetrievalEvaluation.of(
-        embedded, dataset, protocol, tie=tie, seed=seed, by=shortlist
+        embedded, dataset, protocol, tie=tie, seed=seed, by=shortlist, truth=truth
     )
+    rated = judgements is not None and any((judgements / name).exists() for name in FILES)
     return _Evaluation(
         names,
         retrieval,
-        eccv_caption(embedded, dataset, eccv) if eccv else (),
-        crisscrossed(embedded, dataset, cxc) if cxc else (),
+        within_modalities(embedded, dataset, judgements) if judgements and rated else (),
         evaluate_attack(attacked, attack, retrieval.report) if attack else None,
     )
 
 
 def _show_single(evaluation: _Evaluation) -> dict[str, object]:
     """Print all tables of one evaluation; returns its numbers."""
-    from counterfoil.evaluation.extended import extended_table
+    from counterfoil.evaluation.cxc import cxc_tables
 
     retrieval, attack = evaluation.retrieval, evaluation.attack
     retrieval.show(" + ".join(evaluation.models))
     if attack:
         print_tables([attack.table()], attack.protocol())
-    for table in extended_table(evaluation.eccv, evaluation.cxc):
+    for table in cxc_tables(evaluation.cxc):
         console().print(table)
     return {
         "models": evaluation.models,
         **retrieval.to_dict(),
-        "eccv": [asdict(score) for score in evaluation.eccv],
         "cxc": [asdict(score) for score in evaluation.cxc],
         **({"foils": attack.to_dict()} if attack else {}),
     }

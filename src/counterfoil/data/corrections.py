@@ -46,6 +46,7 @@ _TARGETS = {
     "keep": ([*_EITHER, (True, True)], "an image or a caption"),
 }
 _VOTE_COLUMNS = "picture, caption, share of yes, yes, no"
+_RATING_COLUMNS = "picture, caption, three ratings from 1 to 4"
 
 
 @final
@@ -277,18 +278,14 @@ class CrowdVotes:
 
 
 def read_crowd_votes(path: Path, dataset: ImageTextDataset) -> CrowdVotes:
-    """Read crowd votes about pairs of a data set, one pair per line with five tab-separated fields.
+    """Read crowd votes about pairs of a data set, see `read_votes`.
 
-    The fields are image, caption, share of yes, number of yes, number of no, as in Flickr8k's
-    ``CrowdFlowerAnnotations.txt`` (Hodosh, Young and Hockenmaier, JAIR 47, 2013). A caption is
-    named by its id, or as ``1.jpg#2``, the third caption of that image.
+    Raises:
+        ValueError: a damaged file, or one that judges other data.
     """
-    lines = enumerate(read_text_lines(path, "judgements"), 1)
-    votes = [_parse_vote(path, number, line) for number, line in lines if line.strip()]
-    if not votes:
-        raise ValueError(f"{path} holds no judgements; a line has {_VOTE_COLUMNS}, tabs between")
+    votes = read_votes(path)
     images = {name: row for row, name in enumerate(dataset.image_ids)}
-    captions = _caption_rows(dataset)
+    captions = caption_rows(dataset)
     for image, text, _, _ in votes:
         for name, known, noun in ((image, images, "picture"), (text, captions, "caption")):
             if name not in known:
@@ -300,8 +297,47 @@ def read_crowd_votes(path: Path, dataset: ImageTextDataset) -> CrowdVotes:
     return CrowdVotes(*torch.tensor(rows).unbind(1))
 
 
-def _caption_rows(dataset: ImageTextDataset) -> dict[str, int]:
-    """Caption rows by id, and by image id and place."""
+def read_votes(path: Path) -> list[tuple[str, str, int, int]]:
+    """Read image, caption, votes for yes and votes for no of each pair that a crowd judged.
+
+    A line has five tab-separated fields: image, caption, share of yes, number of yes, number of
+    no, as in Flickr8k's ``CrowdFlowerAnnotations.txt`` (Hodosh, Young and Hockenmaier, JAIR 47,
+    2013). A caption is named by its id, or as ``1.jpg#2``, the third caption of that image.
+
+    Raises:
+        ValueError: no line, or one of another form.
+    """
+    votes = []
+    for number, fields in _lines(path, _VOTE_COLUMNS):
+        if not all(field.strip().isdecimal() for field in fields[3:]):
+            raise _no_judgement(path, number, fields, _VOTE_COLUMNS)
+        yes, no = int(fields[3]), int(fields[4])
+        if not yes + no:
+            line = "\t".join(fields)[:60]
+            raise ValueError(f"{path}, line {number} has no votes: {line!r}; leave the line out")
+        votes.append((fields[0], fields[1], yes, no))
+    return votes
+
+
+def read_expert_ratings(path: Path) -> list[tuple[str, str, float]]:
+    """Read image, caption and mean rating of each pair that three experts judged.
+
+    A line has five tab-separated fields: image, caption and three ratings from 1, the caption does
+    not describe the image at all, to 4, it does, as in Flickr8k's ``ExpertAnnotations.txt``.
+
+    Raises:
+        ValueError: no line, or one of another form.
+    """
+    ratings = []
+    for number, fields in _lines(path, _RATING_COLUMNS):
+        if not all(field.strip() in ("1", "2", "3", "4") for field in fields[2:]):
+            raise _no_judgement(path, number, fields, _RATING_COLUMNS)
+        ratings.append((fields[0], fields[1], sum(map(int, fields[2:])) / len(fields[2:])))
+    return ratings
+
+
+def caption_rows(dataset: ImageTextDataset) -> dict[str, int]:
+    """Caption rows by id, and by image id and place, as in ``1.jpg#2``."""
     texts, counts = dataset.relation.captions(torch.arange(len(dataset)))
     rows = iter(texts.tolist())
     known: dict[str, int] = {}
@@ -310,14 +346,20 @@ def _caption_rows(dataset: ImageTextDataset) -> dict[str, int]:
     return known | {name: row for row, name in enumerate(dataset.text_ids)}
 
 
-def _parse_vote(path: Path, number: int, line: str) -> tuple[str, str, int, int]:
-    fields = line.split("\t")
-    if len(fields) != 5 or not all(field.strip().isdecimal() for field in fields[3:]):
-        raise ValueError(
-            f"{path}, line {number} is no judgement: {line[:60]!r}; {_VOTE_COLUMNS} are needed, "
-            "tabs between them"
-        )
-    yes, no = int(fields[3]), int(fields[4])
-    if not yes + no:
-        raise ValueError(f"{path}, line {number} has no votes: {line[:60]!r}; leave the line out")
-    return fields[0], fields[1], yes, no
+def _lines(path: Path, columns: str) -> list[tuple[int, list[str]]]:
+    """Numbers and fields of the lines of a file of judgements, five fields each."""
+    lines = enumerate(read_text_lines(path, "judgements"), 1)
+    found = [(number, line.split("\t")) for number, line in lines if line.strip()]
+    if not found:
+        raise ValueError(f"{path} holds no judgements; a line has {columns}, tabs between")
+    for number, fields in found:
+        if len(fields) != 5:
+            raise _no_judgement(path, number, fields, columns)
+    return found
+
+
+def _no_judgement(path: Path, number: int, fields: Sequence[str], columns: str) -> ValueError:
+    line = "\t".join(fields)[:60]
+    return ValueError(
+        f"{path}, line {number} is no judgement: {line!r}; {columns} are needed, tabs between them"
+    )

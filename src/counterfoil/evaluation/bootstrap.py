@@ -32,6 +32,7 @@ _SHOWN = tuple(DIRECTION_METRICS.values())
 _OF_BOTH = [*_SHOWN, *_SHOWN]  # the metric behind each of `METRICS` but RSum
 MEDIANS = tuple(name for name, metric in zip(METRICS, _OF_BOTH) if not metric.is_mean)
 _MEANS = [metric for metric in _SHOWN if metric.is_mean]
+_RSUM = METRICS.index("RSum")
 EDGES = (0.025, 0.975)  # of a 95 % interval
 
 
@@ -205,7 +206,7 @@ class Comparison:
     """Difference of a metric between two runs on the same queries.
 
     Attributes:
-        metric: one of `METRICS`.
+        metric: one of `EvaluationReport.names`.
         difference: second run minus first.
         interval: percentile bootstrap interval of the difference, both runs resampled alike.
         p: two-sided, of a test that exchanges the runs' answers image by image (sign flips); None
@@ -223,21 +224,16 @@ class Comparison:
 
 
 def intervals(
-    report: EvaluationReport,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-    metrics: Sequence[Metric] = _SHOWN,
+    report: EvaluationReport, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[Interval, ...]:
-    """Percentile bootstrap intervals of all `METRICS`, over images with all their queries.
+    """Percentile bootstrap intervals of all numbers, over images with all their queries.
 
     Args:
         report: an evaluation.
         resamples: number of resamples.
         seed: of the resampling.
-        metrics: of a direction, if others are asked; the last interval is that of their RSum.
     """
-    return tuple(map(percentile_interval, _resampled(report, resamples, seed, metrics).T))
+    return tuple(map(percentile_interval, _resampled(report, resamples, seed).T))
 
 
 def sums(
@@ -248,7 +244,7 @@ def sums(
     summed = _summed(_OF_BOTH)
     half = len(summed) // 2
     i2t, t2i = (values[:, places].sum(1) for places in (summed[:half], summed[half:]))
-    total, i2t_span, t2i_span = map(percentile_interval, (values[:, -1], i2t, t2i))
+    total, i2t_span, t2i_span = map(percentile_interval, (values[:, _RSUM], i2t, t2i))
     return total, i2t_span, t2i_span
 
 
@@ -260,7 +256,7 @@ def compare(
     flips: int = 10_000,
     seed: int = 0,
 ) -> tuple[Comparison, ...]:
-    """Difference of all `METRICS` between two runs on the same queries, with tests.
+    """Difference of all numbers between two runs on the same queries, with tests.
 
     Args:
         first: evaluation of one run.
@@ -270,17 +266,30 @@ def compare(
         seed: of the resampling.
 
     Raises:
-        ValueError: the runs have different queries.
+        ValueError: the runs have different queries or metrics.
     """
     for one, other in zip(first.ranked, second.ranked):
         _check_same(one, other)
+    if first.names != second.names:
+        raise ValueError(
+            f"the two runs have different metrics, {', '.join(first.names)} and "
+            f"{', '.join(second.names)}; measure both alike"
+        )
     changes = _resampled(second, resamples, seed) - _resampled(first, resamples, seed)
     spans = map(percentile_interval, changes.T)
     chances = iter(_flipped(_shares(second) - _shares(first), flips, seed).tolist())
+    of_both = _behind(first)
     return tuple(
-        Comparison(metric, after - before, span, None if metric in MEDIANS else next(chances))
-        for metric, before, after, span in zip(METRICS, first.numbers, second.numbers, spans)
+        Comparison(name, after - before, span, next(chances) if metric.is_mean else None)
+        for name, metric, before, after, span in zip(
+            first.names, of_both, first.numbers, second.numbers, spans, strict=True
+        )
     )
+
+
+def _behind(report: EvaluationReport) -> tuple[Metric, ...]:
+    """The metric behind each of a report's numbers; that of RSum is a mean."""
+    return (*_OF_BOTH, _OF_BOTH[0], *report.further, *report.further)
 
 
 def _check_same(one: RankedQueries, other: RankedQueries) -> None:
@@ -301,25 +310,25 @@ def _draws(report: EvaluationReport, resamples: int, seed: int) -> Iterator[Tens
     return image_draws(strata, len(folds), resamples=resamples, seed=seed, width=width)
 
 
-def _resampled(
-    report: EvaluationReport, resamples: int, seed: int, metrics: Sequence[Metric] = _SHOWN
-) -> Tensor:
-    """(R, M) the metrics of both directions and RSum of each resample."""
-    draws = _draws(report, resamples, seed)
-    return torch.cat([_metrics(report, counts, metrics) for counts in draws])
+def _resampled(report: EvaluationReport, resamples: int, seed: int) -> Tensor:
+    """(R, M) the numbers of each resample, as `EvaluationReport.numbers` has them."""
+    return torch.cat([_metrics(report, counts) for counts in _draws(report, resamples, seed)])
 
 
-def _metrics(
-    report: EvaluationReport, counts: Tensor, metrics: Sequence[Metric] = _SHOWN
-) -> Tensor:
-    """(b, M) the metrics of both directions and RSum of some resamples."""
+def _metrics(report: EvaluationReport, counts: Tensor) -> Tensor:
+    """(b, M) the numbers of some resamples."""
+    shown = _of_both(report, counts, _SHOWN)
+    rsum = shown[:, _summed(_OF_BOTH)].sum(1, keepdim=True)
+    return torch.cat([shown, rsum, _of_both(report, counts, report.further)], 1)
+
+
+def _of_both(report: EvaluationReport, counts: Tensor, metrics: Sequence[Metric]) -> Tensor:
+    """(b, 2D) metrics of both directions in some resamples, means over folds."""
     each = [
         torch.cat([_within(ranked, counts, fold, metrics) for ranked in report.ranked], 1)
         for fold in range(len(report.folds))
     ]
-    mean = torch.stack(each).mean(0)
-    summed = _summed([*metrics, *metrics])
-    return torch.cat([mean, mean[:, summed].sum(1, keepdim=True)], 1)
+    return torch.stack(each).mean(0)
 
 
 def _summed(metrics: Sequence[Metric]) -> list[int]:
@@ -329,25 +338,26 @@ def _summed(metrics: Sequence[Metric]) -> list[int]:
 
 def _within(ranked: RankedQueries, counts: Tensor, fold: int, metrics: Sequence[Metric]) -> Tensor:
     """(b, D) metrics of one direction in one fold; NaN where a resample has no query."""
-    in_fold = ranked.counted & (ranked.folds == fold)
-    order = ranked.ranks[in_fold].argsort(stable=True)
-    ranks, images = ranked.ranks[in_fold][order], ranked.images[in_fold][order]
-    means = [metric for metric in metrics if metric.is_mean]
-    table = torch.zeros(counts.shape[1], len(means) + 1, dtype=torch.float64)
-    ones = torch.ones(len(ranks), 1, dtype=torch.float64)
-    table.index_add_(0, images, torch.cat([_values(ranks, means), ones], 1))
-    sums = counts @ table
-    columns = iter((sums[:, :-1] / sums[:, -1:].clamp(min=1)).unbind(1))
+    if not metrics:
+        return torch.zeros(len(counts), 0, dtype=torch.float64)
+    in_fold = (ranked.counted & (ranked.folds == fold)).nonzero().squeeze(1)
+    order = in_fold[ranked.ranks[in_fold].argsort(stable=True)]
+    ranks, images = ranked.ranks[order], ranked.images[order]
+    values = _values(ranked, [metric for metric in metrics if metric.is_mean])[order]
+    table = torch.zeros(counts.shape[1], 2 * values.shape[1], dtype=torch.float64)
+    table.index_add_(0, images, torch.cat([values.nan_to_num(0), values.isfinite().double()], 1))
+    gained, possible = (counts @ table).chunk(2, 1)
+    columns = iter((gained / possible).unbind(1))
     times = counts[:, images].long()
     return torch.stack(
         [next(columns) if m.is_mean else _of_resamples(m, ranks, times) for m in metrics], 1
     )
 
 
-def _values(ranks: Tensor, means: Sequence[Metric]) -> Tensor:
-    """(Q, C) contribution of each query to every metric that is a mean."""
-    values = [metric.shares(ranks) for metric in means]
-    return torch.stack(values, 1) if values else torch.zeros(len(ranks), 0, dtype=torch.float64)
+def _values(ranked: RankedQueries, means: Sequence[Metric]) -> Tensor:
+    """(Q, C) contribution of each query to every metric that is a mean; NaN for none."""
+    values = [metric.values(ranked) for metric in means]
+    return torch.stack(values, 1) if values else torch.zeros(len(ranked), 0, dtype=torch.float64)
 
 
 def _of_resamples(metric: Metric, ranks: Tensor, times: Tensor) -> Tensor:
@@ -358,22 +368,24 @@ def _of_resamples(metric: Metric, ranks: Tensor, times: Tensor) -> Tensor:
 
 
 def _shares(report: EvaluationReport) -> Tensor:
-    """(I, M) contribution of each image to every metric but the medians; sums are the metrics."""
-    parts = [_query_shares(ranked) for ranked in report.ranked]
-    i2t, t2i = (part[:, _summed(_MEANS)].sum(1) for part in parts)
-    return torch.cat([*parts, (i2t + t2i).unsqueeze(1)], 1)
+    """(I, M) contribution of each image to every number but the medians; sums are the numbers."""
+    further = [metric for metric in report.further if metric.is_mean]
+    shown = [_query_shares(ranked, _MEANS) for ranked in report.ranked]
+    rsum = sum(part[:, _summed(_MEANS)].sum(1, keepdim=True) for part in shown)
+    more = [_query_shares(ranked, further) for ranked in report.ranked]
+    return torch.cat([*shown, torch.as_tensor(rsum), *more], 1)
 
 
-def _query_shares(ranked: RankedQueries) -> Tensor:
+def _query_shares(ranked: RankedQueries, means: Sequence[Metric]) -> Tensor:
+    """(I, C) contribution of each image to every metric that is a mean."""
     counted = ranked.counted
-    folds = ranked.folds[counted]
-    queries = folds.bincount()
-    weights = 1 / queries[folds].double() / (queries > 0).sum()
-    images = int(ranked.images.max()) + 1
-    table = torch.zeros(images, len(_MEANS), dtype=torch.float64)
-    return table.index_add_(
-        0, ranked.images[counted], _values(ranked.ranks[counted], _MEANS) * weights[:, None]
-    )
+    folds, values = ranked.folds[counted], _values(ranked, means)[counted]
+    known = values.isfinite().double()
+    queries = torch.zeros(int(folds.max()) + 1, values.shape[1], dtype=torch.float64)
+    queries.index_add_(0, folds, known)
+    weights = 1 / queries[folds].clamp(min=1) / (queries > 0).sum(0).clamp(min=1)
+    table = torch.zeros(int(ranked.images.max()) + 1, values.shape[1], dtype=torch.float64)
+    return table.index_add_(0, ranked.images[counted], values.nan_to_num(0) * weights)
 
 
 def _flipped(changes: Tensor, flips: int, seed: int) -> Tensor:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
-from typing import Any, TypeVar, final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import Interval, intervals
 from counterfoil.evaluation.metrics import (
     DIRECTION_METRICS,
-    METRICS,
     EvaluationReport,
     Metric,
+    Protocol,
     RankFunction,
     further_metrics,
-    further_numbers,
     warn_of_ties,
 )
-from counterfoil.evaluation.protocols import evaluate_protocol, protocol_by_name
+from counterfoil.evaluation.protocols import check_whole, evaluate_protocol, protocol_by_name
 from counterfoil.model import Model, as_models
 from counterfoil.report.tables import format_interval
 from counterfoil.scoring.reducers import Tie
+
+if TYPE_CHECKING:
+    from counterfoil.evaluation.truth import Truth
 
 _T = TypeVar("_T")
 _SMALL = 10.0  # no percent; shown with three decimals
@@ -36,11 +38,9 @@ class EvaluationResult:
 
     Attributes:
         report: numbers, setting, and the rank of every query.
-        further: metrics besides those of the report.
     """
 
     report: EvaluationReport
-    further: tuple[Metric, ...] = ()
 
     @property
     def protocol(self) -> str:
@@ -55,42 +55,41 @@ class EvaluationResult:
     @cached_property
     def metrics(self) -> dict[str, float]:
         """Every number by name, as in "i2t R@1" and "RSum"."""
-        more = (further_numbers(ranked, self.further) for ranked in self.report.ranked)
-        return self._named(self.report.numbers, [*chain(*more)])
+        return self._named(self.report.numbers)
 
     @cached_property
     def intervals(self) -> dict[str, Interval]:
         """95 % bootstrap intervals over images, by the names of `metrics`."""
-        more = intervals(self.report, metrics=self.further)[:-1] if self.further else ()
-        return self._named(intervals(self.report), more)
+        return self._named(intervals(self.report))
 
-    def _named(self, shown: Sequence[_T], more: Sequence[_T]) -> dict[str, _T]:
-        """Values of `METRICS` and of the further metrics of both directions; RSum is the last."""
-        names = (f"{side} {metric.name}" for side in ("i2t", "t2i") for metric in self.further)
-        return {
-            **dict(zip(METRICS[:-1], shown)),
-            **dict(zip(names, more, strict=True)),
-            METRICS[-1]: shown[-1],
-        }
+    def _named(self, values: Sequence[_T]) -> dict[str, _T]:
+        """Values of all numbers by name; RSum is the last."""
+        named = dict(zip(self.report.names, values, strict=True))
+        rsum = named.pop("RSum")
+        return {**named, "RSum": rsum}
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form: protocol, setting, numbers and intervals."""
         plain = self.report.to_dict()
-        for side in ("i2t", "t2i"):
-            plain[side] |= {m.key: self.metrics[f"{side} {m.name}"] for m in self.further}
         spans = {name: interval.to_dict() for name, interval in self.intervals.items()}
         return {**plain, "intervals": spans}
 
     def __repr__(self) -> str:
-        columns = [*(metric.name for metric in DIRECTION_METRICS.values())]
-        columns += [metric.name for metric in self.further]
-        rows = [["", *columns]]
-        for side, title in (("i2t", "image to text"), ("t2i", "text to image")):
-            rows.append([title, *(self._cell(f"{side} {name}") for name in columns)])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        best = [*DIRECTION_METRICS.values()]
+        best += [metric for metric in self.report.further if metric.of_places is None]
+        every = [metric for metric in self.report.further if metric.of_places is not None]
         rsum = f"RSum {self._cell('RSum')}; 95 % bootstrap intervals over images"
-        return "\n".join([*lines, rsum, self.protocol])
+        return "\n".join([*self._block(best), *self._block(every), rsum, self.protocol])
+
+    def _block(self, metrics: Sequence[Metric]) -> list[str]:
+        """The lines of some metrics, both directions; none without metrics."""
+        if not metrics:
+            return []
+        rows = [["", *(metric.name for metric in metrics)]]
+        for side, title in (("i2t", "image to text"), ("t2i", "text to image")):
+            rows.append([title, *(self._cell(f"{side} {metric.name}") for metric in metrics)])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
     def _cell(self, name: str) -> str:
         number, span = self.metrics[name], self.intervals[name]
@@ -100,7 +99,7 @@ class EvaluationResult:
     @cached_property
     def _fine(self) -> set[str]:
         """The further metrics of small numbers, which need more decimals."""
-        of_ones = {metric.name for metric in self.further if metric.scale == 1.0}
+        of_ones = {metric.name for metric in self.report.further if metric.scale == 1.0}
         sides = {
             n: max(abs(self.metrics[f"{side} {n}"]) for side in ("i2t", "t2i")) for n in of_ones
         }
@@ -114,6 +113,8 @@ def evaluate(
     protocol: str = "whole",
     ties: Tie = "row",
     metrics: Sequence[str | RankFunction] = (),
+    truth: str = "own",
+    judgements: Path | str | None = None,
 ) -> EvaluationResult:
     """Evaluate image-to-text and text-to-image retrieval.
 
@@ -123,17 +124,56 @@ def evaluate(
         protocol: "whole", "flickr-1k", "coco-1k" or "coco-5k".
         ties: how equal scores rank: "row", "optimistic" or "pessimistic".
         metrics: further metrics: "R@20", "MRR@10" and the like, and functions of the (Q,) ranks of
-            the best positives, from 1, that return (Q,) values, whose mean counts, or one number.
+            the best positives, from 1, that return (Q,) values, whose mean counts, or one number;
+            "mAP@R", "R-precision", "mAP" and "nDCG" read the places of all positives.
+        truth: what is true: "own", the captions of an image; "judged", and the pairs that people
+            judged true, where those that nobody judged are left out; "complete", every true pair,
+            as `scenes` and ECCV Caption know them. With the last two, measures of all true pairs
+            stand beside recalls and ranks.
+        judgements: file or folder with what people judged or with lists of all true pairs, see
+            `counterfoil.evaluation.truth.open_truth`.
 
     Raises:
-        ValueError: an unknown protocol or metric, a protocol that does not fit the data, or a
-            model that cannot encode the data.
+        ValueError: an unknown protocol, metric or truth, one that does not fit the data, or a model
+            that cannot encode the data.
     """
     chosen, further = protocol_by_name(protocol), further_metrics(metrics)
+    known = truth_of(dataset, truth, judgements, chosen, further)
     models = as_models(model)
     if not models:
         raise ValueError("no model was given; give one, or several for an ensemble")
     members = [member.embed(dataset) for member in models]
-    report = evaluate_protocol(members, dataset, chosen, tie=ties)
+    report = evaluate_protocol(members, dataset, chosen, tie=ties, truth=known)
+    more = tuple(metric for metric in further if metric not in report.further)
+    report = replace(report, further=(*report.further, *more))
     warn_of_ties(report)
-    return EvaluationResult(report, further)
+    return EvaluationResult(report)
+
+
+def truth_of(
+    dataset: ImageTextDataset,
+    truth: str,
+    judgements: Path | str | None,
+    protocol: Protocol,
+    further: Sequence[Metric] = (),
+) -> Truth | None:
+    """The truth that an evaluation reads; None where the ranks of the own captions are enough.
+
+    Raises:
+        ValueError: as `open_truth`, a protocol with folds, or a metric of other true pairs than
+            the own with the truth "own".
+    """
+    places = [metric for metric in further if metric.of_places is not None]
+    if truth == "own" and judgements is None and not places:
+        return None
+    from counterfoil.evaluation.truth import open_truth  # for those who ask
+
+    known = open_truth(truth, dataset, judgements)
+    check_whole(known, protocol)
+    for metric in places if truth == "own" else ():
+        if metric.others:
+            raise ValueError(
+                f"{metric.name!r} is about true pairs besides the own captions; use truth 'judged' "
+                "or 'complete'"
+            )
+    return known

@@ -1,4 +1,4 @@
-"""Recall at k, median and mean rank, and the record of an evaluation."""
+"""Recall at k, ranks, measures of all true counterparts, and the record of an evaluation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, final
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import torch
 from torch import Tensor
@@ -18,6 +20,9 @@ from counterfoil.core.types import Embeddings, Pairs
 from counterfoil.data.dataset import FEW_IMAGES
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import Tie
+
+if TYPE_CHECKING:
+    from counterfoil.scoring.true_places import TruePlaces
 
 Direction = Literal["i2t", "t2i"]
 
@@ -31,31 +36,38 @@ TIES = {
 @final
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number of one direction, of the ranks of the best positives.
+    """A number of one direction, of the ranks of the best positives or of the places of all.
 
     Attributes:
         name: as in tables.
         of_ranks: (Q,) double ranks from 1, ascending, to (Q,) values, whose mean is the number, or
-            to the number itself.
+            to the number itself; None with `of_places`.
         scale: 100 for percent.
         in_rsum: whether RSum adds it up.
         is_mean: whether `of_ranks` gives values of queries.
+        of_places: places of all true counterparts to (Q,) values, whose mean is the number; NaN for
+            a query that is left out.
+        others: whether counterparts that a query comes with, as the captions of an image, are left
+            out: the true ones of other images count.
     """
 
     name: str
-    of_ranks: Callable[[Tensor], Tensor]
+    of_ranks: Callable[[Tensor], Tensor] | None
     scale: float = 1.0
     in_rsum: bool = False
     is_mean: bool = True
+    of_places: Callable[[TruePlaces], Tensor] | None = None
+    others: bool = False
 
     @property
     def key(self) -> str:
         """The name in JSON.
 
-        >>> named_metric("R@20").key, named_metric("median rank").key
-        ('r20', 'median_rank')
+        >>> [named_metric(name).key for name in ("R@20", "median rank", "mAP@R")]
+        ['r20', 'median_rank', 'map_at_r']
         """
-        return self.name.lower().replace("@", "").replace(" ", "_")
+        plain = self.name.lower().replace("@r", "_at_r").replace("@", "")
+        return plain.replace(" ", "_").replace("-", "_")
 
     def from_ranks(self, ranks: Tensor) -> float:
         """The metric of a direction: the mean over its queries.
@@ -63,11 +75,25 @@ class Metric:
         Args:
             ranks: (Q,) double, ascending, from 0.
         """
+        assert self.of_ranks is not None
         return self.scale * self.of_ranks(ranks + 1).double().mean().item()
 
-    def shares(self, ranks: Tensor) -> Tensor:
-        """(Q,) double, what each query contributes: their mean is the number."""
-        return self.scale * self.of_ranks(ranks.double() + 1).double()
+    def values(self, ranked: RankedQueries) -> Tensor:
+        """(Q,) double, what each query contributes: their mean is the number; NaN for none."""
+        values = torch.full(ranked.ranks.shape, torch.nan, dtype=torch.float64)
+        if self.of_ranks is not None:
+            counted = ranked.counted.nonzero().squeeze(1)
+            order = counted[ranked.ranks[counted].argsort(stable=True)]
+            values[order] = self.scale * self.of_ranks(ranked.ranks[order].double() + 1).double()
+            return values
+        assert self.of_places is not None
+        if ranked.places is None:
+            raise ValueError(
+                f"{self.name} needs the places of all true counterparts, which a saved evaluation "
+                "does not hold; evaluate again"
+            )
+        places = ranked.places.only(~ranked.own) if self.others else ranked.places
+        return values.where(~ranked.counted, self.scale * self.of_places(places))
 
 
 def _first(k: int) -> Metric:
@@ -79,6 +105,61 @@ def _reciprocal(k: int | None = None) -> Metric:
         return (1 / ranks).where(ranks <= (k or torch.inf), 0.0)
 
     return Metric(f"MRR@{k}" if k else "MRR", of_ranks, scale=100.0)
+
+
+# -- measures of all true counterparts: a query without a true or without a false one is left out
+
+R_CAP = 50  # most places that R-precision and mAP@R read
+
+
+def _left_out(places: TruePlaces, values: Tensor) -> Tensor:
+    """(Q,) values, NaN for queries that have nothing to tell apart."""
+    return values.masked_fill((places.counts == 0) | (places.false == 0), torch.nan)
+
+
+def _r_precision(places: TruePlaces) -> Tensor:
+    """Share of true ones among the first R, the number of true ones, at most `R_CAP`."""
+    size = places.counts.clamp(max=R_CAP)
+    return _left_out(places, places.sum(places.place < size[places.query]) / size)
+
+
+def _map_at_r(places: TruePlaces) -> Tensor:
+    """Sum of the precisions at the true ones among the first R, divided by R."""
+    size = places.counts.clamp(max=R_CAP)
+    precision = (places.order + 1).double() / (places.place + 1)
+    inside = places.place < size[places.query]
+    return _left_out(places, places.sum(precision * inside) / size)
+
+
+def _average_precision(places: TruePlaces) -> Tensor:
+    """Mean of the precisions at all true ones."""
+    precision = (places.order + 1).double() / (places.place + 1)
+    return _left_out(places, places.sum(precision) / places.counts)
+
+
+def _ndcg(places: TruePlaces) -> Tensor:
+    """Discounted gain, 1 for a true one, divided by that of the best order."""
+    gain, best = (1 / (rank.double() + 2).log2() for rank in (places.place, places.order))
+    return _left_out(places, places.sum(gain) / places.sum(best))
+
+
+def _area(places: TruePlaces) -> Tensor:
+    """Share of pairs of a true and a false one in which the true one scores higher; ties half."""
+    lost = places.sum(places.outscored) / (places.counts * places.false)
+    return _left_out(places, 1 - lost)
+
+
+OF_ALL_POSITIVES = tuple(
+    Metric(name, None, scale=100.0, of_places=of_places, others=name.endswith("of others"))
+    for name, of_places in (
+        ("R-precision", _r_precision),
+        ("mAP@R", _map_at_r),
+        ("mAP", _average_precision),
+        ("nDCG", _ndcg),
+        ("mAP of others", _average_precision),
+        ("AUC of others", _area),
+    )
+)
 
 
 def _floor_of_median(ranks: Tensor) -> Tensor:
@@ -164,7 +245,7 @@ RECALLS = {key: metric for key, metric in DIRECTION_METRICS.items() if metric.sc
 
 RankFunction = Callable[[Tensor], Any]
 _FAMILIES = "R@K and MRR@K with any number K, MRR"
-_OF_ALL_POSITIVES = ("ndcg", "map", "r-precision", "rprecision")
+_MORE_POSITIVES = ("ndcg@", "map@", "p@", "precision")
 _SOME_RANKS = (1.0, 2.0, 3.0, 50.0)  # on which functions are tried
 
 
@@ -204,23 +285,24 @@ def named_metric(name: str) -> Metric:
     Raises:
         ValueError: the name is unknown.
     """
-    for metric in DIRECTION_METRICS.values():
-        if name.lower() == metric.name:
+    for metric in (*DIRECTION_METRICS.values(), *OF_ALL_POSITIVES):
+        if name.strip().lower() == metric.name.lower():
             return metric
     match re.fullmatch(r"(r|recall|mrr)(?:@([1-9][0-9]{0,8}))?", name.strip().lower()):
         case re.Match() as found if found[1] == "mrr":
             return _reciprocal(int(found[2]) if found[2] else None)
         case re.Match() as found if found[2]:
             return _first(int(found[2]))
-    if name.lower().startswith(_OF_ALL_POSITIVES):
-        raise ValueError(
-            f"{name!r} needs the ranks of all positives, and an evaluation keeps that of the best; "
-            "export the rankings with `counterfoil export MODEL --to trec` and count with ranx, or "
-            "use ECCV-Caption (`counterfoil evaluate --eccv`)"
-        )
     names = ", ".join(
-        metric.name for metric in DIRECTION_METRICS.values() if "@" not in metric.name
+        metric.name
+        for metric in (*DIRECTION_METRICS.values(), *OF_ALL_POSITIVES)
+        if not metric.name.startswith("R@")
     )
+    if name.lower().startswith(_MORE_POSITIVES):
+        raise ValueError(
+            f"{name!r} is not counted here; there are {names}; export the rankings with "
+            "`counterfoil export MODEL --to trec` and count it with ranx"
+        )
     raise ValueError(
         f"{name!r} is not a metric; known are {_FAMILIES}, {names}, and any function of ranks"
     )
@@ -260,11 +342,16 @@ def _of_user(function: RankFunction) -> Metric:
 
 def further_numbers(ranked: RankedQueries, metrics: Sequence[Metric]) -> tuple[float, ...]:
     """The metrics of one direction, means over its folds."""
-    folds = [
-        ranked.ranks[ranked.counted & (ranked.folds == fold)].double().sort().values
-        for fold in range(int(ranked.folds.max()) + 1)
-    ]
-    return tuple(sum(m.from_ranks(ranks) for ranks in folds) / len(folds) for m in metrics)
+    folds = [ranked.counted & (ranked.folds == fold) for fold in range(int(ranked.folds.max()) + 1)]
+    return tuple(
+        sum(_of_fold(metric, ranked, inside) for inside in folds) / len(folds) for metric in metrics
+    )
+
+
+def _of_fold(metric: Metric, ranked: RankedQueries, inside: Tensor) -> float:
+    if metric.of_ranks is None:
+        return metric.values(ranked)[inside].nanmean().item()
+    return metric.from_ranks(ranked.ranks[inside].double().sort().values)
 
 
 @final
@@ -277,12 +364,16 @@ class RankedQueries:
         ranks: (Q,) long, from 0; -1 for a query without a positive.
         images: (Q,) long, the image that a query is or belongs to; -1 for a text of no image.
         folds: (Q,) long, the fold of each query; -1 for none.
+        places: where all true counterparts stand, if the evaluation asked.
+        own: (P,) bool, which of these pairs are an image and its own caption.
     """
 
     direction: Direction
     ranks: Tensor
     images: Tensor
     folds: Tensor
+    places: TruePlaces | None = None
+    own: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
 
     def __len__(self) -> int:
         return len(self.ranks)
@@ -452,6 +543,7 @@ class EvaluationSetting:
         depth: length of the shortlists.
         decided: description of the corrections applied to the data; empty for none.
         score: what a score is, see `RetrievalModel.score_name`.
+        truth: what is true, in words; empty for the captions of an image.
     """
 
     protocol: Protocol
@@ -466,6 +558,7 @@ class EvaluationSetting:
     depth: int = 0
     decided: str = ""
     score: str = ""
+    truth: str = ""
 
     def line(self) -> str:
         """The protocol in one sentence, for display beside the numbers."""
@@ -476,6 +569,7 @@ class EvaluationSetting:
             f"{self.protocol.name}: {self.images:,} images, {self.texts:,} texts, {cut}",
             self.decided and f"the data as decided: {self.decided}",
             self.first and f"{self.shortlists()}, all behind them in its order",
+            f"truth {self.truth or 'own: the captions of an image'}",
             "any hit: a query counts when any true counterpart is in the first K",
             f"ties: {TIES[self.tie]}",
             describe_members(self.members, self.score),
@@ -511,7 +605,7 @@ def without_models(protocol: str) -> str:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class EvaluationReport:
     """Retrieval in both directions under one protocol.
 
@@ -521,6 +615,7 @@ class EvaluationReport:
         t2i: texts are the queries; means over folds.
         folds: both directions in each fold.
         ranked: rank of each query's best positive, i2t then t2i.
+        further: metrics that are shown besides those of `RecallMetrics`.
     """
 
     setting: EvaluationSetting
@@ -528,24 +623,37 @@ class EvaluationReport:
     t2i: RecallMetrics
     folds: tuple[tuple[RecallMetrics, RecallMetrics], ...]
     ranked: tuple[RankedQueries, RankedQueries]
+    further: tuple[Metric, ...] = ()
 
     @property
     def rsum(self) -> float:
         """Sum of the six recalls."""
         return self.i2t.total + self.t2i.total
 
-    @property
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """`METRICS`, and further ones by direction, as in "i2t MRR"."""
+        further = (f"{side} {m.name}" for side in ("i2t", "t2i") for m in self.further)
+        return (*METRICS, *further)
+
+    @cached_property
     def numbers(self) -> tuple[float, ...]:
-        """One number for each of `METRICS`."""
-        return (*self.i2t.numbers, *self.t2i.numbers, self.rsum)
+        """One number for each of `names`."""
+        further = (further_numbers(ranked, self.further) for ranked in self.ranked)
+        return (*self.i2t.numbers, *self.t2i.numbers, self.rsum, *chain(*further))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, without the single queries."""
+        numbers = dict(zip(self.names, self.numbers, strict=True))
+        i2t, t2i = (
+            side.to_dict() | {m.key: numbers[f"{side.direction} {m.name}"] for m in self.further}
+            for side in (self.i2t, self.t2i)
+        )
         return {
             "protocol": self.setting.line(),
             "setting": asdict(self.setting),
-            "i2t": self.i2t.to_dict(),
-            "t2i": self.t2i.to_dict(),
+            "i2t": i2t,
+            "t2i": t2i,
             "rsum": self.rsum,
             "folds": [{"i2t": i2t.to_dict(), "t2i": t2i.to_dict()} for i2t, t2i in self.folds],
         }

@@ -6,8 +6,8 @@ Numbers of different protocols cannot be compared, so every report carries its p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast, final
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from counterfoil.core.config import parse_choice, parse_literal
 from counterfoil.core.types import Pairs
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.metrics import (
+    OF_ALL_POSITIVES,
     Direction,
     EvaluationReport,
     EvaluationSetting,
@@ -33,6 +34,10 @@ from counterfoil.models.base import score_names
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import Ranks, Tie
 from counterfoil.scoring.stream import ScoreReducer, stream_scores
+
+if TYPE_CHECKING:
+    from counterfoil.evaluation.truth import Truth
+    from counterfoil.scoring.true_places import TruePlaces
 
 WHOLE = Protocol("whole split")
 FLICKR_1K = Protocol("Flickr 1K", images=1000)
@@ -76,6 +81,7 @@ def evaluate_protocol(
     tie: Tie = "row",
     seed: int | None = None,
     also: Sequence[ScoreReducer] = (),
+    truth: Truth | None = None,
 ) -> EvaluationReport:
     """Rank all texts for every image and all images for every text, and count.
 
@@ -89,12 +95,18 @@ def evaluate_protocol(
         tie: rule for equal scores.
         seed: of the models, for the record.
         also: reducers that share the pass over the scores; not with folds.
+        truth: what is true, see `counterfoil.evaluation.truth`; None for the captions of an image,
+            with the places of the best ones only.
 
     Raises:
-        ValueError: a model encoded another split, or the protocol does not fit the split.
+        ValueError: a model encoded another split, or the protocol does not fit the split or the
+            truth.
     """
     assert not also or protocol.folds == 1, "a fold is not the whole matrix"
     setting = setting_of(members, dataset, protocol, tie, seed)
+    if truth is not None:
+        check_whole(truth, protocol)
+        return _by_truth(members, dataset, setting, truth, also)
 
     def rank(
         images: Tensor, texts: Tensor, local: Tensor, more: Pairs | None
@@ -105,6 +117,83 @@ def evaluate_protocol(
         return SideRanks.of(i2t, tie), SideRanks.of(t2i, tie)
 
     return report_of(rank, dataset.text_to_image, setting, dataset.extra_positives)
+
+
+def check_whole(truth: Truth, protocol: Protocol) -> None:
+    """Refuse folds with a truth of all pairs.
+
+    Raises:
+        ValueError: the protocol has folds.
+    """
+    if protocol.folds > 1:
+        raise ValueError(
+            f"places of all true pairs (truth {truth.name!r}) go over the whole split, and "
+            f"{protocol.name} has {protocol.folds} folds; use the protocol 'whole' or 'coco-5k'"
+        )
+
+
+def _by_truth(
+    members: Sequence[EmbeddedDataset],
+    dataset: ImageTextDataset,
+    setting: EvaluationSetting,
+    truth: Truth,
+    also: Sequence[ScoreReducer],
+) -> EvaluationReport:
+    """Rank a whole split by a truth, in one pass."""
+    owners = dataset.text_to_image
+    reducers = truth.reducers(owners)
+    best: list[Ranks] = []
+    if truth.i2t.false is not None:  # places are among judged pairs; recalls are among all
+        pairs = cast(Pairs, truth.i2t.true)
+        best.append(Ranks("image", len(dataset), owners, pairs))
+        best.append(Ranks("text", len(owners), owners, pairs))
+    stream_scores(members, [*reducers, *best, *also])
+    i2t, t2i = (reducer.places(setting.tie) for reducer in reducers)
+    described = torch.bincount(owners[owners >= 0], minlength=len(dataset)) > 0
+    if best:
+        ranked = (
+            _queries(best[0], setting.tie, described),
+            _queries(best[1], setting.tie, owners >= 0),
+        )
+    else:
+        ranked = (
+            _best_of(i2t, truth.i2t.asked, described),
+            _best_of(t2i, truth.t2i.asked, owners >= 0),
+        )
+    report = report_of(lambda *_: ranked, owners, setting)
+    images, texts = report.ranked
+    own = owners[i2t.answer] == i2t.query, owners[t2i.query] == t2i.answer
+    return replace(
+        report,
+        setting=replace(setting, truth=truth.line),
+        ranked=(replace(images, places=i2t, own=own[0]), replace(texts, places=t2i, own=own[1])),
+        further=() if truth.name == "own" else OF_ALL_POSITIVES,
+    )
+
+
+def _queries(order: Ranks, tie: Tie, described: Tensor) -> SideRanks:
+    """The ranks of (Q,) bool queries, which have an item of their own: others are none."""
+    tied = order.tied.cpu() & described
+    return SideRanks(order.ranks(tie).cpu().masked_fill(~described, -1), int(tied.sum()))
+
+
+def _best_of(places: TruePlaces, asked: Tensor | None, described: Tensor) -> SideRanks:
+    """Ranks of the best true counterparts, where everything that is not true is false.
+
+    Args:
+        places: of a direction.
+        asked: (Q,) bool, the queries: one without a true counterpart comes behind all; None for
+            those that have one.
+        described: (Q,) bool, images with a caption or captions with an image, which are the
+            queries where none are named.
+    """
+    ranks = torch.full_like(places.false, -1)
+    first = places.order == 0
+    ranks[places.query[first]] = places.above[first]
+    if asked is not None:
+        ranks = torch.where(places.counts == 0, places.false, ranks)
+    ranks = ranks.masked_fill(~(described if asked is None else asked), -1)
+    return SideRanks(ranks, int((places.tied & (ranks >= 0)).sum()))
 
 
 def setting_of(

@@ -8,15 +8,12 @@ from typing import final
 
 from counterfoil.evaluation.bootstrap import Comparison, Interval, compare, intervals, sums
 from counterfoil.evaluation.cascade import ShortlistReport
-from counterfoil.evaluation.metrics import DIRECTION_METRICS, METRICS, RECALLS, EvaluationReport
+from counterfoil.evaluation.metrics import METRICS, RECALLS, EvaluationReport
 from counterfoil.report.figures import ResultPoint, result_curves
 from counterfoil.report.page import Figure, TableBlock, TableCell, TableRow
 
-GROUPS = (
-    ("Image to text", METRICS[: len(DIRECTION_METRICS)]),
-    ("Text to image", METRICS[len(DIRECTION_METRICS) : -1]),
-    ("Both", METRICS[-1:]),
-)
+RSUM = METRICS.index("RSum")
+GROUPS = (("Image to text", "i2t "), ("Text to image", "t2i "), ("Both", "RSum"))
 
 
 @final
@@ -25,8 +22,9 @@ class RunResult:
     """Numbers of a run."""
 
     name: str  # of the run
-    numbers: tuple[float, ...]  # one for each of `METRICS`
-    intervals: tuple[Interval, ...]  # one for each of `METRICS`
+    metrics: tuple[str, ...]  # `METRICS`, and further ones
+    numbers: tuple[float, ...]  # one for each of the metrics
+    intervals: tuple[Interval, ...]  # one for each of the metrics
     against: tuple[Comparison, ...] = ()  # with the first run; empty for the first run itself
 
 
@@ -40,6 +38,7 @@ def results(reports: dict[str, EvaluationReport]) -> tuple[RunResult, ...]:
     return tuple(
         RunResult(
             name,
+            report.names,
             report.numbers,
             intervals(report),
             compare(runs[0][1], report) if place else (),
@@ -52,14 +51,14 @@ def headline(runs: Sequence[RunResult]) -> str:
     """RSum of the last run and its difference from the first, in one sentence."""
     first, last = runs[0], runs[-1]
     if not last.against:
-        span = first.intervals[-1]
-        return f"RSum {first.numbers[-1]:.1f} (95 % interval {span.low:.1f} to {span.high:.1f})."
-    change = last.against[-1]
+        span = first.intervals[RSUM]
+        return f"RSum {first.numbers[RSUM]:.1f} (95 % interval {span.low:.1f} to {span.high:.1f})."
+    change = last.against[RSUM]
     span = change.interval
     word = "more" if change.difference >= 0 else "less"
     caveat = "" if span.low > 0 or span.high < 0 else ", which could be chance"
     return (
-        f"{last.name} reaches RSum {last.numbers[-1]:.1f}, {abs(change.difference):.1f} {word} "
+        f"{last.name} reaches RSum {last.numbers[RSUM]:.1f}, {abs(change.difference):.1f} {word} "
         f"than {first.name} (95 % interval of the difference {signed(span.low)} to "
         f"{signed(span.high)}{caveat})."
     )
@@ -73,9 +72,9 @@ def result_table(runs: Sequence[RunResult]) -> TableBlock:
     for run in runs:
         head += [run.name, "difference", "p"] if run.against else [run.name]
     rows: list[TableRow] = []
-    for title, metrics in GROUPS:
+    for title, start in GROUPS:
         rows.append((title,))
-        rows += [_row(runs, metric) for metric in metrics]
+        rows += [_row(runs, metric) for metric in runs[0].metrics if metric.startswith(start)]
     differences = (
         f" Differences are from {runs[0].name}; p: two-sided, from exchanging the two runs' "
         "answers image by image, not corrected for the number of metrics."
@@ -88,7 +87,7 @@ def result_table(runs: Sequence[RunResult]) -> TableBlock:
 
 
 def _row(runs: Sequence[RunResult], metric: str) -> TableRow:
-    place = METRICS.index(metric)
+    place = runs[0].metrics.index(metric)
     numbers = [run.numbers[place] for run in runs]
     best = min(numbers) if metric.endswith("rank") else max(numbers)
     differ = len({figure(metric, number) for number in numbers}) > 1

@@ -126,11 +126,11 @@ class ScoreTile:
         column = (self.images[place] == image).nonzero().squeeze(1)
         if extra is None:
             return place[column], column
-        rows, columns = self._places(extra)
+        rows, columns = self.places(extra)
         return torch.cat([place[column], rows]), torch.cat([column, columns])
 
-    def _places(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """Return the places of those pairs of rows that lie in the tile."""
+    def places(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """Return the places of those pairs of rows that lie in the tile, as `true_pairs` does."""
         here = torch.isin(pairs.image, self.images) & torch.isin(pairs.text, self.texts)
         texts, order = self.texts.sort()
         column = order[torch.searchsorted(texts, pairs.text[here])]

@@ -91,12 +91,14 @@ class ScoreReducer(ABC):
         look_ahead: (T,) image row that each text describes, -1 for none; when given, `observe` sees
             every tile that holds a true pair before `update` sees any tile.
         extra_positives: rows of further true pairs to look ahead to.
+        everywhere: whether a tile anywhere may hold a true pair; the look-ahead sees all of them.
     """
 
     concurrent: bool = False
     cost: float = 0.5
     look_ahead: Tensor | None = None
     extra_positives: Pairs | None = None
+    everywhere: bool = False
 
     @abstractmethod
     def prepare(self, images: int, texts: int, device: torch.device) -> None:
@@ -287,6 +289,8 @@ class _Pass:
     def _true_tiles(self) -> set[_Place]:
         """Return the tiles of this process's blocks that hold a true pair."""
         blocks = {*self.open_blocks, *self.done_blocks}
+        if any(reducer.everywhere for reducer in self.reducers):
+            return {(block, column) for block in blocks for column in range(len(self.columns))}
         places: set[_Place] = set()
         for text_to_image in self.relations:
             for column, rows in enumerate(self.columns):

@@ -44,11 +44,12 @@ from counterfoil.data.phrases import PhraseFile
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.tokenizers import read_vocabulary
 from counterfoil.data.word_vectors import word_vectors
+from counterfoil.evaluation.cxc import _rated
 from counterfoil.evaluation.exchanges import WordExchanges
 from counterfoil.evaluation.explain import Explanation, ExplanationCheckpoint
-from counterfoil.evaluation.extended import _rated, read_extended
 from counterfoil.evaluation.foils.readers import detect_format, parse_entries, read_rows
 from counterfoil.evaluation.protocols import protocol_by_name
+from counterfoil.evaluation.truth import read_true_lists
 from counterfoil.model import load_model
 from counterfoil.models.checkpoints import read_checkpoint
 from counterfoil.negatives.aoq_format import open_lists
@@ -351,8 +352,12 @@ def ground_truth(folder: Path) -> None:
 
 
 def read_ground_truth(folder: Path) -> Any:
-    found = {query: sorted(items) for query, items in read_extended(folder / "i2t.json").items()}
-    return found, _rated(folder / "cxc.json")
+    lists, rated = read_true_lists(folder / "i2t.json")
+    return (
+        {query: sorted(items) for query, items in lists.items()},
+        rated,
+        _rated(folder / "cxc.json"),
+    )
 
 
 TEXTS = ["a tall man rides a horse", "a dog"]

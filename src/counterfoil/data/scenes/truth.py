@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
-from typing import final
+from typing import cast, final
 
 import torch
 from torch import Tensor
@@ -81,15 +81,48 @@ def holds(form: Form, scene: Scene) -> bool:
     return False
 
 
+@final
+class Claims:
+    """The truth of captions about scenes, asked for some of both at a time.
+
+    Attributes:
+        decided: (T,) bool, captions that the grammar covers.
+    """
+
+    def __init__(self, scenes: Sequence[Scene], captions: Sequence[str]) -> None:
+        parses = [parse(caption) for caption in captions]
+        self.decided = torch.tensor([parsed is not None for parsed in parses], dtype=torch.bool)
+        self._scenes, self._forms = scenes, [parsed and parsed.form for parsed in parses]
+        # most captions speak of things that a scene does not have: each phrase is asked once
+        numbers: dict[Phrase, int] = {}
+        rows = [
+            [numbers.setdefault(phrase, len(numbers)) for phrase in form.phrases] if form else []
+            for form in self._forms
+        ]
+        found = [[bool(_choices(phrase, scene)) for phrase in numbers] for scene in scenes]
+        fits = torch.tensor(found, dtype=torch.bool).view(len(scenes), len(numbers))
+        self._fits = torch.cat([fits, torch.ones(len(scenes), 1, dtype=torch.bool)], 1)
+        most = max(map(len, rows), default=0)
+        padded = [row + [len(numbers)] * (most - len(row)) for row in rows]
+        self._phrases = torch.tensor(padded, dtype=torch.long).view(len(captions), most)
+
+    def true(self, images: Tensor, texts: Tensor) -> Tensor:
+        """(i, t) bool for (i,) rows of scenes and (t,) rows of captions; False if undecided."""
+        fits, possible = self._fits[images], self.decided[texts].expand(len(images), -1).clone()
+        for phrases in self._phrases[texts].unbind(1):
+            possible &= fits[:, phrases]
+        rows, columns = possible.nonzero(as_tuple=True)
+        pairs = zip(images[rows].tolist(), texts[columns].tolist(), strict=True)
+        held = [holds(cast(Form, self._forms[text]), self._scenes[image]) for image, text in pairs]
+        possible[rows, columns] = torch.tensor(held, dtype=torch.bool)
+        return possible
+
+
 def truths(scenes: Sequence[Scene], captions: Sequence[str]) -> Tensor:
     """(I, T) int8: 1 where the caption is true of the scene, 0 where false, -1 undecided."""
-    parses = [parse(caption) for caption in captions]
-    values = [
-        -1 if parsed is None else int(holds(parsed.form, scene))
-        for scene in scenes
-        for parsed in parses
-    ]
-    return torch.tensor(values, dtype=torch.int8).view(len(scenes), len(captions))
+    claims = Claims(scenes, captions)
+    true = claims.true(torch.arange(len(scenes)), torch.arange(len(captions)))
+    return true.to(torch.int8).masked_fill(~claims.decided, -1)
 
 
 def _choices(phrase: Phrase, scene: Scene) -> list[tuple[int, ...]]:

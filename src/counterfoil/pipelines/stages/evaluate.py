@@ -46,6 +46,7 @@ from counterfoil.scoring.reducers import Tie, TopK
 from counterfoil.scoring.stream import stream_scores
 
 if TYPE_CHECKING:
+    from counterfoil.evaluation.truth import Truth
     from counterfoil.pipelines.run import DataSource
 
 TOP = 10  # items of every list that are saved
@@ -210,6 +211,7 @@ class RetrievalEvaluation:
         tie: Tie = "row",
         seed: int | None = None,
         by: Shortlister | None = None,
+        truth: Truth | None = None,
     ) -> RetrievalEvaluation:
         """Rank a split, or the shortlists of other models, by the mean score of the members."""
         if by:
@@ -229,6 +231,7 @@ class RetrievalEvaluation:
             tie=tie,
             seed=seed,
             also=(texts, images) if single_fold else (),
+            truth=truth,
         )
         warn_of_ties(report)
         if not single_fold:  # ranks are within folds, the lists are not
@@ -368,8 +371,9 @@ def _report(
         return validated(kind, content, path, "evaluate again", strict=True)
 
     ranked = tuple(
-        RankedQueries(side, *(tensors[f"{prefix}{side}_{part}"].long() for part in PARTS))
+        RankedQueries(side, ranks, images, folds)
         for side in ("i2t", "t2i")
+        for ranks, images, folds in [[tensors[f"{prefix}{side}_{p}"].long() for p in PARTS]]
     )
     return EvaluationReport(
         checked(EvaluationSetting, plain["setting"]),
