@@ -12,6 +12,7 @@ from counterfoil.data.corrections import Correction, apply_corrections
 from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation import cascade
 from counterfoil.evaluation.cascade import Shortlister
+from counterfoil.evaluation.metrics import Protocol
 from counterfoil.evaluation.protocols import WHOLE
 from counterfoil.model import load_model
 from counterfoil.pipelines.stages import compare
@@ -41,6 +42,20 @@ def test_round_trip(measured, tmp_path):
         assert torch.equal(one.ranks, two.ranks.long())
     for name in ("texts", "text_scores", "images", "image_scores"):
         assert torch.equal(getattr(back, name), getattr(measured, name).to(getattr(back, name)))
+
+
+@pytest.mark.parametrize("folds", [1, 2])
+def test_metrics_that_came_later_are_counted_from_the_ranks(folds, tmp_path):
+    model = load_model(measured_model(tmp_path / "m"))
+    protocol = Protocol("some", folds)
+    found = RetrievalEvaluation.of([model.embed(SCENES)], SCENES, protocol, seed=3)
+    found.save(tmp_path / "e")
+    plain = json.loads((tmp_path / "e" / "evaluation.json").read_text())
+    for part in (plain, *plain["folds"]):
+        del part["i2t"]["r5"], part["t2i"]["median_rank"]
+    write_json(tmp_path / "e" / "evaluation.json", plain)
+    resealed(tmp_path / "e")
+    assert RetrievalEvaluation.open(tmp_path / "e").report.to_dict() == found.report.to_dict()
 
 
 def test_the_first_items_fit_the_ranks(measured):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, final
 
@@ -27,11 +27,13 @@ from counterfoil.evaluation.cascade import (
 )
 from counterfoil.evaluation.galleries import RankedLists
 from counterfoil.evaluation.metrics import (
+    DIRECTION_METRICS,
     EvaluationReport,
     EvaluationSetting,
     Protocol,
     RankedQueries,
     RecallMetrics,
+    further_numbers,
     warn_of_ties,
 )
 from counterfoil.evaluation.protocols import evaluate_protocol, folds_of, protocol_by_name
@@ -375,13 +377,31 @@ def _report(
         for side in ("i2t", "t2i")
         for ranks, images, folds in [[tensors[f"{prefix}{side}_{p}"].long() for p in PARTS]]
     )
+    setting = checked(EvaluationSetting, plain["setting"])
+    folds = [
+        tuple(checked(RecallMetrics, _with_every_metric(fold[r.direction], r, n)) for r in ranked)
+        for n, fold in enumerate(plain["folds"])
+    ]
+    i2t, t2i = (checked(RecallMetrics, _with_every_metric(plain[r.direction], r)) for r in ranked)
     return EvaluationReport(
-        checked(EvaluationSetting, plain["setting"]),
-        checked(RecallMetrics, plain["i2t"]),
-        checked(RecallMetrics, plain["t2i"]),
-        tuple(
-            (checked(RecallMetrics, fold["i2t"]), checked(RecallMetrics, fold["t2i"]))
-            for fold in plain["folds"]
-        ),
+        setting,
+        i2t,
+        t2i,
+        tuple((fold[0], fold[1]) for fold in folds),
         (ranked[0], ranked[1]),
     )
+
+
+def _with_every_metric(
+    plain: Mapping[str, Any], ranked: RankedQueries, fold: int | None = None
+) -> Mapping[str, Any]:
+    """The numbers of a direction with those of metrics that came later, from the stored ranks."""
+    missing = {key: metric for key, metric in DIRECTION_METRICS.items() if key not in plain}
+    if not missing:
+        return plain
+    if fold is not None:
+        ranked = replace(ranked, folds=(ranked.folds == fold).long() - 1)
+    return {
+        **plain,
+        **dict(zip(missing, further_numbers(ranked, [*missing.values()]), strict=True)),
+    }
