@@ -57,7 +57,7 @@ from counterfoil.models.base import ENCODER, FrozenTower, RetrievalModel, Single
 from counterfoil.models.embeddings import EmbeddingModel
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.models.library_folders import encoder_folder
-from counterfoil.saved import CARD, OWN_FILES, SavedModelCard, open_saved
+from counterfoil.saved import CARD, OWN_FILES, SavedModelCard, holds_pretrained, open_saved
 from counterfoil.scoring.checkpoint import weights_digest
 from counterfoil.scoring.embedding_store import (
     ModelSource,
@@ -532,16 +532,15 @@ class Model:
     def __repr__(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         lines = [
-            f"Model({self.name!r}): {type(self.model).__name__}, {parameters:,} parameters",
+            f"Model({self.name!r}): {type(self.model.own_module).__name__}, "
+            f"{parameters:,} parameters",
             f"  reads {_describe_processor(self.processor)}",
         ]
-        if self.card is None:
-            lines += ["  pretrained"] if self.processor else []
-        else:
-            known = self.card.provenance
-            facts = [f"{key} {known[key]}" for key in ("recipe", "data", "seed") if key in known]
-            saved = f"saved with counterfoil {self.card.version}"
-            lines.append("  " + "; ".join([*facts, saved]))
+        if self.card is not None:
+            lines.append("  " + "; ".join(self.card.facts))
+        elif self.processor is not None:
+            known = self.spec is not None and holds_pretrained(self.spec)
+            lines.append("  pretrained" if known else "  built here, not saved yet")
         lines.append(f"  score: {self.model.score_name}")
         return "\n".join(lines)
 

@@ -37,7 +37,7 @@ _KIND = "counterfoil model"
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SavedModelCard:
     """Content of ``model.json``: how the model is built, its provenance and metrics.
 
@@ -56,6 +56,18 @@ class SavedModelCard:
     version: str = ""
     tokenizer: str | None = None
     module: str = ""
+
+    def __repr__(self) -> str:
+        figures = ", ".join(f"{name} {value:.1f}" for name, value in self.metrics.items())
+        dev = f"; dev: {figures}" if figures else ""
+        return f"SavedModelCard({self.model or self.module}; {'; '.join(self.facts)}{dev})"
+
+    @property
+    def facts(self) -> list[str]:
+        """Recipe, data, seed and version, as far as they are known, in words."""
+        known = self.provenance
+        facts = [f"{key} {known[key]}" for key in ("recipe", "data", "seed") if key in known]
+        return [*facts, f"saved with counterfoil {self.version}" if self.version else "saved"]
 
 
 class OpenedModel(Protocol):
@@ -305,7 +317,7 @@ def reopening_call(model: OpenedModel) -> tuple[Config[Any] | None, str]:
         check_reopens(spec, model.name)
     except ValueError as error:
         return None, str(error)
-    if any(_is_pretrained(call) for call in _inner_calls(spec)):
+    if holds_pretrained(spec):
         return spec, ""  # load_model has built it so
     with torch.random.fork_rng(devices=[]):  # a training draws what it did without this
         built = spec.build()
@@ -324,9 +336,9 @@ def _shape(shapes: Mapping[str, torch.Size], name: str) -> str:
     return str(tuple(shapes[name])) if name in shapes else "not there"
 
 
-def _is_pretrained(call: Config[Any]) -> bool:
-    """True for a part whose constructor may load weights or files."""
-    return "pretrained" in inspect.signature(call.make).parameters
+def holds_pretrained(spec: Config[Any]) -> bool:
+    """Return True if the constructor of the model or of a part may load weights or files."""
+    return any("pretrained" in inspect.signature(c.make).parameters for c in _inner_calls(spec))
 
 
 def _with_own_files(value: Any, folder: Path) -> Any:

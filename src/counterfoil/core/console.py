@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -43,6 +43,20 @@ def printable_json(value: object) -> str:
 
 def _encoding(stream: object) -> str:
     return (getattr(stream, "encoding", None) or "utf-8").lower()
+
+
+_T = TypeVar("_T")
+_SHOWN = 20  # lines
+
+
+class Lines(list[_T]):
+    """A list that prints an item a line, the first twenty of many."""
+
+    def __repr__(self) -> str:
+        lines = [repr(item) for item in self[:_SHOWN]]
+        if len(self) > _SHOWN:
+            lines.append(f"… and {len(self) - _SHOWN:,} more")
+        return "\n".join(lines) or "[]"
 
 
 def console(*, stderr: bool = False) -> Console:

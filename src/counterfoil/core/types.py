@@ -146,7 +146,7 @@ class ModalityBatch:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Embeddings:
     """Encoded items: each is a bag of L vectors; L is 1 for global embeddings.
 
@@ -159,6 +159,11 @@ class Embeddings:
     tokens: Tensor
     mask: Tensor
     gram: Tensor | None = None
+
+    def __repr__(self) -> str:
+        count, length, width = self.tokens.shape
+        vectors = "one vector" if length == 1 else f"up to {length} vectors"
+        return f"Embeddings({count:,} items, each {vectors} of {width})"
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -346,9 +346,10 @@ class ImageTextDataset:
     def __repr__(self) -> str:
         counts = Counter(self.splits)
         parts = ", ".join(f"{name} {counts[name]:,}" for name in self.split_names)
+        several = f"; {parts}" if len(self.split_names) > 1 else ""
         return (
             f"ImageTextDataset({self.name!r}, {self.split_name}: {len(self):,} images and "
-            f"{len(self.texts):,} texts; {parts})"
+            f"{len(self.texts):,} texts{several})"
         )
 
     @cached_property

@@ -279,6 +279,12 @@ class WordPieceTokenizer(Tokenizer):
             self.unknown = self._pieces.unk_token_id
 
     @property
+    def title(self) -> str:
+        backend = getattr(self._pieces, "backend_tokenizer", None)
+        kind = type(backend.model).__name__ if backend else type(self._pieces).__name__
+        return f"{kind} of {self.size:,} tokens"
+
+    @property
     def pretrained(self) -> Any:
         """The tokenizer of transformers."""
         return self._pieces

@@ -9,6 +9,7 @@ score, not the word: where two words are wrong, leaving out either may change li
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.config import unknown_name
-from counterfoil.core.console import progress
+from counterfoil.core.console import Lines, progress
 from counterfoil.core.io import check_file, write_json
 from counterfoil.core.resumable import PartsFolder, check_begun, is_begun, write_facts
 from counterfoil.core.types import Embeddings, WordHead, WordHeadModel
@@ -70,7 +71,7 @@ class WordCorrection:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ExplainedWord:
     """A word of a caption.
 
@@ -93,6 +94,13 @@ class ExplainedWord:
     kept: float | None = None
     corrections: tuple[WordCorrection, ...] = ()
 
+    def __repr__(self) -> str:
+        number = f" {self.gain:+.3f}" if self.gain is not None else ""
+        if self.doubt is not None:
+            number = f" {100 * self.doubt:.0f} %"
+        instead = ", ".join(f"{other.text!r}" for other in self.corrections)
+        return f"{self.text!r}{number}" + (f" (instead {instead})" if instead else "")
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -105,7 +113,7 @@ class CorrectedCaption:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
     """The match of a caption and an image, as a whole and word by word.
 
@@ -124,6 +132,17 @@ class Explanation:
     corrected: CorrectedCaption | None = None
     unread: int | None = None
     verdict: Verdict = "cannot tell"
+
+    def __repr__(self) -> str:
+        lines = [f"{self.caption!r}: {self.verdict}, score {self.score:.3f}"]
+        words = ", ".join(map(repr, self.words))
+        what = "doubt of each word" if self.doubts else "score without each word, less the score"
+        lines += textwrap.wrap(f"{what}: {words}", 98) if self.words else []
+        if self.unread is not None:
+            lines.append(f"not read, beyond the model's limit: {self.caption[self.unread :]!r}")
+        if self.corrected is not None:
+            lines.append(f"corrected: {self.corrected.text!r}, score {self.corrected.score:.3f}")
+        return "\n  ".join(lines)
 
     @property
     def doubts(self) -> bool:
@@ -229,7 +248,7 @@ def explain(
                 f"the caption is too long for {model.name}, which reads it up to "
                 f"{explanation.caption[: explanation.unread][-30:]!r}; leave out what follows"
             )
-    return explanations[0] if isinstance(caption, str) else explanations
+    return explanations[0] if isinstance(caption, str) else Lines(explanations)
 
 
 def explain_dataset(

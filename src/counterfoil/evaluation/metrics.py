@@ -355,7 +355,7 @@ def _of_fold(metric: Metric, ranked: RankedQueries, inside: Tensor) -> float:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RankedQueries:
     """Rank of the best positive of each query, for intervals and paired tests.
 
@@ -374,6 +374,9 @@ class RankedQueries:
     folds: Tensor
     places: TruePlaces | None = None
     own: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+
+    def __repr__(self) -> str:
+        return f"RankedQueries({self.direction}: {len(self):,} queries)"
 
     def __len__(self) -> int:
         return len(self.ranks)
@@ -605,7 +608,7 @@ def without_models(protocol: str) -> str:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class EvaluationReport:
     """Retrieval in both directions under one protocol.
 
@@ -624,6 +627,13 @@ class EvaluationReport:
     folds: tuple[tuple[RecallMetrics, RecallMetrics], ...]
     ranked: tuple[RankedQueries, RankedQueries]
     further: tuple[Metric, ...] = ()
+
+    def __repr__(self) -> str:
+        lines = []
+        for title, side in (("image to text", self.i2t), ("text to image", self.t2i)):
+            named = zip(DIRECTION_METRICS.values(), side.numbers, strict=True)
+            lines.append(f"{title}: " + ", ".join(f"{m.name} {number:.1f}" for m, number in named))
+        return "\n".join([*lines, f"RSum {self.rsum:.1f}", self.setting.line()])
 
     @property
     def rsum(self) -> float:

@@ -222,6 +222,10 @@ class Loss(ScoresModule[Tensor], ABC):
         """Why a training with it cannot be resumed; "" where it can."""
         return ""
 
+    def extra_repr(self) -> str:
+        """Settings, as torch prints them."""
+        return ", ".join(f"{key}={value!r}" for key, value in plain_settings(self).items())
+
     def describe(self) -> dict[str, object]:
         """What its value depends on besides scores, parameters and its class, JSON-ready."""
         return plain_settings(self)

@@ -72,6 +72,9 @@ class OwnLoss(Loss):
     def unresumable(self) -> str:
         return _unresumable(self._function[0])
 
+    def extra_repr(self) -> str:
+        return "" if isinstance(self._function[0], nn.Module) else self.title
+
     def describe(self) -> dict[str, object]:
         return {"function": described(self._function[0])}
 

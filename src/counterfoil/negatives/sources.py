@@ -157,6 +157,11 @@ class NegativeSource:
     asks: tuple[NegativeSource, ...] = ()
     takes: ClassVar[Mapping[str, str]] = {}
 
+    def __repr__(self) -> str:
+        given = [role.value for role in Role if role in self.gives.roles]
+        given += [*sorted(self.gives.words), *(["targets"] if self.gives.targets else [])]
+        return f"{type(self).__name__}(gives {', '.join(given) or 'who shares a batch'})"
+
     # what a recipe calls before any of its stages runs
 
     def check_plan(self, training: PlannedTraining) -> None:

@@ -33,7 +33,7 @@ MOST = 8  # negatives of a query
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class HardNegativeLists:
     """The hardest wrong counterparts, hardest first; -1 fills lists that are short.
 
@@ -52,6 +52,9 @@ class HardNegativeLists:
     def __post_init__(self) -> None:
         assert self.texts.dtype == self.images.dtype == torch.int32
         assert (self.text_scores is None) == (self.image_scores is None)
+
+    def __repr__(self) -> str:
+        return f"HardNegativeLists({self.describe()})"
 
     def describe(self) -> str:
         """Return the number of lists and their lengths as a phrase."""
@@ -323,7 +326,7 @@ MINED = ArtifactFormat(
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class NegativeStore:
     """Ranked hard negatives of a data set and their provenance.
 
@@ -333,6 +336,10 @@ class NegativeStore:
 
     manifest: NegativeManifest
     lists: HardNegativeLists
+
+    def __repr__(self) -> str:
+        lines = [f"NegativeStore({self.manifest.split}: {self.lists.describe()})"]
+        return "\n  ".join([*lines, *self.manifest.summary()])
 
     @classmethod
     def of(

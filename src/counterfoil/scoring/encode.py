@@ -76,13 +76,19 @@ _BAGS_BY_KERNELS = 512, 8192
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class EmbeddedDataset:
     """A model and its encodings of all images and texts of a data set."""
 
     model: RetrievalModel
     images: Embeddings
     texts: Embeddings
+
+    def __repr__(self) -> str:
+        return (
+            f"EmbeddedDataset({type(self.model.own_module).__name__}: images {self.images}, "
+            f"texts {self.texts})"
+        )
 
     def check_sizes(self, images: int, texts: int, noun: str) -> None:
         """Check that this is a split of so many images and texts; `noun` names the model.

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final, get_args
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from counterfoil.core import distributed
 from counterfoil.core.config import parse_choice, unknown_name
-from counterfoil.core.console import progress
+from counterfoil.core.console import Lines, progress
 from counterfoil.core.io import (
     atomic_folder,
     atomic_write,
@@ -98,7 +99,7 @@ _RESUMABLE = 1024  # images and captions whose encoding is worth keeping when it
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SearchHit:
     """One image or caption that a search returns.
 
@@ -127,6 +128,21 @@ class SearchHit:
     columns: Mapping[str, ColumnValue] = field(default_factory=dict, hash=False)
     missing: bool = False
     same: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        place = self.image_id if self.path is None else str(self.path)
+        said = repr(shorten(self.captions[0], 80, placeholder="…")) if self.captions else ""
+        if self.id == self.image_id:
+            more = f" and {len(self.captions) - 1} more" if len(self.captions) > 1 else ""
+            told = f"{place}: {said}{more}" if said else place
+        else:
+            told = f"{said} of {place}" if place else said
+        likely = "" if self.probability is None else f"{100 * self.probability:.0f} % likely"
+        facts = [likely, *(f"{name} {value}" for name, value in self.columns.items())]
+        facts += ["its file is missing"] if self.missing else []
+        facts += [f"equal to {', '.join(self.same[:3])}"] if self.same else []
+        known = "; ".join(filter(None, facts))
+        return f"{self.rank}. {self.score:.3f}  {told}" + (f" ({known})" if known else "")
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain values for JSON, without what is empty."""
@@ -287,7 +303,7 @@ class SearchIndex:
             self.check_probability(min_probability, find)
         hits = self.search_many([caption], top_k, find=find, where=where)[0]
         low = min_probability or 0
-        return [hit for hit in hits if hit.probability is None or hit.probability >= low]
+        return Lines(hit for hit in hits if hit.probability is None or hit.probability >= low)
 
     @cached_property
     def exchanges(self) -> WordExchanges | None:
@@ -709,7 +725,7 @@ class SearchIndex:
                 values = self.probabilities(encoded.tokens[number, 0], scores)
                 results = [replace(hit, probability=p) for hit, p in zip(results, values)]
             hits.append(results)
-        return hits
+        return [Lines(found) for found in hits]
 
     def matching(self, where: Where | None, side: Side) -> Tensor | None:
         """(R,) bool, the rows of a modality that a filter lets through; None for no filter.
@@ -1010,7 +1026,7 @@ def search_dataset(
         )
 
     ranking = zip(best.rows[0].tolist(), best.scores[0].tolist())
-    return [hit(rank, row, score) for rank, (row, score) in enumerate(ranking, 1)]
+    return Lines(hit(rank, row, score) for rank, (row, score) in enumerate(ranking, 1))
 
 
 @contextmanager

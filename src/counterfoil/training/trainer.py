@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, final
+from typing import Any, Generic, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -518,6 +518,23 @@ class Trainer:
                 f"{self.output} holds a training already; continue it with resume=True, or choose "
                 "another folder"
             )
+
+    def __repr__(self) -> str:
+        sources = ", ".join(source_names(self.sources)) or "none but the batch"
+        terms = [
+            f"{weight:g} {cast('Loss', self.objective.terms[name]).title}"
+            for name, weight in self.objective.weights.items()
+        ]
+        config, dev = self.config, "none" if self.dev is None else repr(self.dev)
+        return "\n  ".join(
+            [
+                f"Trainer({self.model.name!r}, output {str(self.output)!r})",
+                f"loss: {' + '.join(terms)}; negatives: {sources}",
+                f"train: {self.train_set!r}; dev: {dev}",
+                f"{config.epochs} epochs in batches of {config.batch or 'all'}, learning rate "
+                f"{config.optimiser.rate:g} ({config.optimiser.rule}), seed {config.seed}",
+            ]
+        )
 
     def train(self) -> Model:
         """Train, save and return the model; every process of a group calls this.

@@ -26,6 +26,7 @@ from counterfoil.evaluation.bootstrap import (
 from counterfoil.evaluation.foils.readers import SUGARCREPE, FoilFormat
 from counterfoil.evaluation.foils.sets import FoilSet
 from counterfoil.evaluation.language_models import NGrams
+from counterfoil.report.tables import format_interval
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.pairs import score_index_pairs
 
@@ -34,7 +35,7 @@ MARGIN = 10.0  # percent above chance from which a blind model makes a set suspi
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FoilScore:
     """One number of a foil set.
 
@@ -55,6 +56,10 @@ class FoilScore:
     interval: Interval
     chance: float
     own: bool
+
+    def __repr__(self) -> str:
+        span = format_interval(self.value, self.interval.low, self.interval.high, ".1f")
+        return f"{self.measure}, {self.of}: {span} of {self.items:,} items; chance {self.chance:g}"
 
     @property
     def suspicious(self) -> bool:

@@ -64,7 +64,7 @@ class FoilItem:
 
 
 @final
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class FoilSet:
     """Items, and a data set with their images and captions, each once.
 
@@ -91,6 +91,13 @@ class FoilSet:
         """Choose a caption for an image, match two pairs, or judge one caption."""
         return (
             "crossed" if self.form == "winoground" else "judged" if self.form == "vsr" else "choice"
+        )
+
+    def __repr__(self) -> str:
+        left = f", {sum(self.left_out.values()):,} left out" if self.left_out else ""
+        return (
+            f"FoilSet({self.name}, {self.form}: {len(self):,} items on "
+            f"{len(self.dataset):,} images{left})"
         )
 
     def __len__(self) -> int:
