@@ -25,7 +25,8 @@ from counterfoil.evaluation.caption_check import (
     held_out,
     thresholds,
 )
-from counterfoil.evaluation.explain import explain
+from counterfoil.evaluation.explain import Explanation, explain
+from counterfoil.evaluation.explanation_page import headline
 from counterfoil.model import Model, load_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pooling import single_vector
@@ -84,21 +85,37 @@ def test_a_model_at_chance_can_never_tell(count, captions):
         check = fit_caption_check(load_model("vectors"), shuffled, seed=seed)
         assert (check.low, check.high) == (None, None)
         assert {check.verdict(score) for score in (-1e9, 0.0, 1e9)} == {"cannot tell"}
-    assert "does not tell right captions from wrong ones" in check.basis
+    assert "no score makes an answer reliable" in check.basis
 
 
 def test_constant_scores_tell_nothing():
     zeros, rows = np.zeros(500), np.arange(500) % 100
-    assert thresholds(zeros, rows, zeros, rows, rows[::-1]) == (None, None)
+    assert thresholds(zeros, rows, zeros, rows, rows[::-1])[:2] == (None, None)
 
 
 def test_where_both_answers_are_sure_one_score_parts_them():
     rows = np.arange(1000) % 200
     rng = np.random.default_rng(0)
     right, wrong = rng.uniform(0.5, 1, 1000), rng.uniform(-1, 0.2, 1000)
-    low, high = thresholds(right, rows, wrong, rows, rows[::-1])
+    low, high, mistakes = thresholds(right, rows, wrong, rows, rows[::-1])
+    assert mistakes == (0.1, 0.1)
     assert low == high
     assert wrong.max() < low <= np.quantile(right, 0.15)
+
+
+def test_a_weak_model_says_probably():
+    rows = np.arange(4000) % 800
+    rng = np.random.default_rng(0)
+    right, wrong = rng.normal(0.9, 1, 4000), rng.normal(0, 1, 4000)
+    low, high, mistakes = thresholds(right, rows, wrong, rows, rows[::-1])
+    assert mistakes[0] == 0.25
+    share = (right < low).mean() / ((right < low).mean() + (wrong < low).mean())
+    assert 0.1 < share < 0.25
+    check = CaptionCheck(low, high, mistakes, 800, 4000, "photos (dev)", "m")
+    told = check.applied(Explanation("a dog", low - 0.1, ()))
+    assert (told.verdict, told.mistakes) == ("does not fit", 0.25)
+    assert headline(told, 0.5).startswith("The caption probably does not fit the picture.")
+    assert f"one below {low:.3f} does not fit (at most 25 %" in check.basis
 
 
 def test_few_photos_make_it_careful():
@@ -164,11 +181,11 @@ def test_a_model_that_scores_pairs_alone():
 
 
 def test_it_is_kept_in_a_folder(tmp_path):
-    check = CaptionCheck(None, 0.5, 50, 250, "photos (dev)", "m")
+    check = CaptionCheck(None, 0.5, (0.1, 0.25), 50, 250, "photos (dev)", "m")
     check.write(tmp_path / "new")
     assert CaptionCheck.read(tmp_path / "new") == check
     assert CaptionCheck.read(tmp_path) is None
-    assert "a score from 0.500 on fits, no score is low enough" in check.basis
+    assert "a score from 0.500 on fits (at most 25 % expected to be wrong), no" in check.basis
     (tmp_path / CAPTION_CHECK).write_text('{"format": 9}')
     with pytest.raises(ValueError, match=r"caption-check\.json holds .*, not a caption check"):
         CaptionCheck.read(tmp_path)
@@ -185,7 +202,12 @@ def place(tmp_path_factory) -> Path:
 def test_another_model_is_refused(place):
     model = load_model(place / "mine")
     with pytest.raises(ValueError, match="were not calibrated, but those of another model"):
-        explain(model, place / "a.png", "a dog", check=CaptionCheck(0, 1, 50, 50, "d", "other"))
+        explain(
+            model,
+            place / "a.png",
+            "a dog",
+            check=CaptionCheck(0, 1, (0.1, 0.25), 50, 50, "d", "other"),
+        )
 
 
 def test_explanations_bear_the_verdict(place):
@@ -193,7 +215,7 @@ def test_explanations_bear_the_verdict(place):
     plain = explain(model, place / "a.png", ["a red dog", "the snow"])
     assert [one.verdict for one in plain] == ["cannot tell"] * 2
     low, high = sorted(one.score for one in plain)
-    check = CaptionCheck((low + high) / 2, high, 50, 50, "d", model.identity())
+    check = CaptionCheck((low + high) / 2, high, (0.1, 0.25), 50, 50, "d", model.identity())
     told = explain(model, place / "a.png", ["a red dog", "the snow"], check=check)
     assert {one.score: one.verdict for one in told} == {low: "does not fit", high: "fits"}
 
@@ -214,10 +236,14 @@ def test_command_line(place, tmp_path, capsys):
     known = CaptionCheck.read(folder)
     assert known.model == model.identity()
 
-    replace(known, low=1e9, high=None).write(folder)
+    (folder / CAPTION_CHECK).write_text("damaged")
+    assert run(*ask[:2], "--calibrate", "scenes:images=60", "--index", folder) == 0
+    assert CaptionCheck.read(folder) == known
+    replace(known, low=1e9, high=None, mistakes=(0.25, 0.1)).write(folder)
+    capsys.readouterr()
     assert run(*ask, "--index", folder, "--json", tmp_path / "a.json") == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert told.startswith("The caption does not fit the picture. Score ")
+    assert told.startswith("The caption probably does not fit the picture. Score ")
     assert "one below 1000000000.000 does not fit" in told
     assert json.loads((tmp_path / "a.json").read_text())["verdict"] == "does not fit"
     replace(known, model="another").write(folder)
@@ -229,7 +255,7 @@ def test_command_line(place, tmp_path, capsys):
 
 def test_a_data_set_is_counted_by_verdict(place, tmp_path, capsys):
     known = load_model(place / "mine").identity()
-    CaptionCheck(1e9, None, 50, 50, "d", known).write(tmp_path)
+    CaptionCheck(1e9, None, (0.1, 0.25), 50, 50, "d", known).write(tmp_path)
     ask = ("explain", place / "mine", "--data", "scenes:images=36", "--split", "dev")
     page = tmp_path / "p.html"
     assert run(*ask, "--index", tmp_path, "--top", 2, "--output", page) == 0

@@ -320,7 +320,7 @@ def calibration(data: ImageTextDataset, folder: Path) -> None:
 
 def caption_check(data: ImageTextDataset, folder: Path) -> None:
     for low, high in ((-0.25, 1e-300), (None, 2.0), (None, None)):
-        told = CaptionCheck(low, high, 50, 99, data.texts[0], "m")
+        told = CaptionCheck(low, high, (0.1, 0.25), 50, 99, data.texts[0], "m")
         told.write(folder)
         assert CaptionCheck.read(folder) == told
 

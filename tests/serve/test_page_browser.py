@@ -49,7 +49,7 @@ def test_the_page_says_whether_a_caption_fits(opened, tmp_path):
     index = indexed(tmp_path, 12) / "index"
     with open_index(index) as opened_index:
         known = opened_index.model.identity()
-    CaptionCheck(9.0, None, 60, 300, "photos (dev)", known).write(index)
+    CaptionCheck(9.0, None, (0.1, 0.25), 60, 300, "photos (dev)", known).write(index)
     with running(index) as (where, _):
         opened.goto(where)
         until(opened, "document.querySelector('#explains').textContent !== ''")

@@ -107,12 +107,12 @@ def test_verdicts_on_captions_are_served(root):
         (None, plain["score"] - 0.1, "fits"),
         (plain["score"] - 0.1, plain["score"] + 0.1, "cannot tell"),
     ):
-        check = CaptionCheck(low, high, 60, 300, "photos (dev)", model)
+        check = CaptionCheck(low, high, (0.1, 0.25), 60, 300, "photos (dev)", model)
         check.write(root / "index")
         told = posted(app, "/explain", json=ask).json()
         assert (told["verdict"], told["score"]) == (verdict, plain["score"])
         assert told["basis"] == check.basis
-    CaptionCheck(9, 9, 60, 300, "d", "another").write(root / "index")
+    CaptionCheck(9, 9, (0.1, 0.25), 60, 300, "d", "another").write(root / "index")
     assert "were never compared" in posted(app, "/explain", json=ask).json()["basis"]
 
 

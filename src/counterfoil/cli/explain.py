@@ -131,7 +131,8 @@ def _calibrated(
 
     if index is None:
         return None, None
-    check, exchanges = CaptionCheck.read(index), WordExchanges.read(index)
+    # one that is made again is not read: it may be damaged
+    check, exchanges = None if written else CaptionCheck.read(index), WordExchanges.read(index)
     if check is None and exchanges is None and not written:
         raise ValueError(
             f"{index} is not calibrated; do it with `counterfoil explain MODEL --index {index} "

@@ -3,7 +3,7 @@
 A score alone says nothing: each model has its own scale. So captions known to be right are scored
 with their own photos and with other ones, and two thresholds are set: a caption *fits* from the
 upper one on and *does not fit* below the lower one. Each is the least strict that keeps the share
-of wrong answers at `MISTAKES`, where every second caption is right:
+of wrong answers at a tenth, where every second caption is right:
 
     among *fits*           w / (w + r), with r the share of right captions at or above the
                            threshold, and w that of wrong ones a model may well fall for: of those
@@ -12,16 +12,18 @@ of wrong answers at `MISTAKES`, where every second caption is right:
 
 Few photos leave r and w uncertain: the share that hurts is raised, and the one that helps lowered,
 by a standard error over photos and, for wrong captions, over the photos that they were written for;
-and one more mistake is counted than was seen. A model that no threshold makes this reliable never
-gives that answer, so a model at chance always answers *cannot tell*.
+and one more mistake is counted than was seen. Where no threshold makes an answer this reliable, a
+quarter of wrong answers is tried, with three more mistakes than were seen (the rule of three: n
+photos without a mistake show that fewer than 3/n make one), and the answer says *probably*. Where
+that fails, too, the answer is never given: a model at chance always answers *cannot tell*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +49,9 @@ MIN_PHOTOS = 50
 MAX_PHOTOS = 1000
 WRONG = 100  # captions of other photos that a photo is scored with
 PER_PHOTO = 5  # captions of a photo
-MISTAKES = 0.1  # share of wrong answers among those that fit, and among those that do not
+MISTAKES = (0.1, 0.25)  # share of wrong answers among those that fit, and those that do not
+UNSEEN = (1, 3)  # mistakes that are counted beside those seen, for each share
+LEAST = 0.02  # share of captions of a kind that an answer has to be given to
 HARD = 0.1  # share of a photo's wrong captions, those of the highest scores
 STEPS = 60  # thresholds tried: quantiles of the scores of right captions
 
@@ -55,8 +59,8 @@ Array: TypeAlias = npt.NDArray[np.float64]
 Rows: TypeAlias = npt.NDArray[np.int64]
 
 _SENTENCES: dict[Verdict, str] = {
-    "fits": "The caption fits the picture.",
-    "does not fit": "The caption does not fit the picture.",
+    "fits": "The caption {}fits the picture.",
+    "does not fit": "The caption {}does not fit the picture.",
     "cannot tell": "Cannot tell whether the caption fits the picture.",
 }
 UNCALIBRATED = (
@@ -71,6 +75,7 @@ class CaptionCheckManifest(ArtifactManifest):
 
     low: float | None = Field(allow_inf_nan=False)
     high: float | None = Field(allow_inf_nan=False)
+    mistakes: tuple[float, float]
     photos: int = Field(ge=1)
     captions: int = Field(ge=1)
     data: str
@@ -93,6 +98,8 @@ class CaptionCheck:
     Attributes:
         low: score below which a caption does not fit; None where the model cannot tell this.
         high: score from which it fits, not below `low`; None where the model cannot tell this.
+        mistakes: share of wrong answers that is expected at most among those that do not fit, and
+            among those that fit, where every second caption is right.
         photos: that it was calibrated on.
         captions: of these photos.
         data: name of the data set and its splits.
@@ -101,6 +108,7 @@ class CaptionCheck:
 
     low: float | None
     high: float | None
+    mistakes: tuple[float, float]
     photos: int
     captions: int
     data: str
@@ -109,7 +117,7 @@ class CaptionCheck:
     def verdict(self, score: float) -> Verdict:
         """The answer for a caption of this score, see `Explanation.score`.
 
-        >>> check = CaptionCheck(0.1, 0.3, 100, 500, "photos dev", "")
+        >>> check = CaptionCheck(0.1, 0.3, (0.1, 0.1), 100, 500, "photos (dev)", "")
         >>> check.verdict(0.05), check.verdict(0.2), check.verdict(0.3)
         ('does not fit', 'cannot tell', 'fits')
         """
@@ -131,7 +139,9 @@ class CaptionCheck:
 
     def applied(self, explanation: Explanation) -> Explanation:
         """The explanation with this verdict on its score."""
-        return replace(explanation, verdict=self.verdict(explanation.score))
+        verdict = self.verdict(explanation.score)
+        mistakes = dict(zip(("does not fit", "fits"), self.mistakes)).get(verdict)
+        return replace(explanation, verdict=verdict, mistakes=mistakes)
 
     @property
     def basis(self) -> str:
@@ -141,19 +151,20 @@ class CaptionCheck:
             f"of {self.data}"
         )
         if self.low is None and self.high is None:
-            return f"{known}, on which this model does not tell right captions from wrong ones"
+            return (
+                f"{known}, of which this model tells right captions from wrong ones too seldom: no "
+                "score makes an answer reliable; try a stronger model, or more photos"
+            )
+        less, more = (f"{100 * share:.0f} %" for share in self.mistakes)
         bounds = [
             "no score is high enough to say that a caption fits"
             if self.high is None
-            else f"a score from {self.high:.3f} on fits",
+            else f"a score from {self.high:.3f} on fits (at most {more} expected to be wrong)",
             "no score is low enough to say that one does not fit"
             if self.low is None
-            else f"one below {self.low:.3f} does not fit",
+            else f"one below {self.low:.3f} does not fit (at most {less})",
         ]
-        return (
-            f"{known}: {', '.join(bounds)}; at most {100 * MISTAKES:.0f} % of either answer are "
-            "expected to be wrong where every second caption is right"
-        )
+        return f"{known}: {', '.join(bounds)}, where every second caption is right"
 
     def write(self, folder: Path) -> None:
         """Write it into an index, or into a folder of its own."""
@@ -171,18 +182,16 @@ class CaptionCheck:
         if not is_given(folder / CAPTION_CHECK):
             return None
         stored = CHECKED.read_manifest(folder)
-        return cls(
-            stored.low, stored.high, stored.photos, stored.captions, stored.data, stored.model
-        )
+        return cls(**{each.name: getattr(stored, each.name) for each in fields(cls)})
 
 
-def sentence(verdict: Verdict) -> str:
-    """A verdict as a sentence.
+def sentence(verdict: Verdict, mistakes: float | None = None) -> str:
+    """A verdict as a sentence, by the share of such answers that is expected to be wrong.
 
-    >>> sentence("does not fit")
-    'The caption does not fit the picture.'
+    >>> sentence("does not fit", 0.1), sentence("fits", 0.25)
+    ('The caption does not fit the picture.', 'The caption probably fits the picture.')
     """
-    return _SENTENCES[verdict]
+    return _SENTENCES[verdict].format("probably " if (mistakes or 0) > MISTAKES[0] else "")
 
 
 def fit_caption_check(
@@ -215,9 +224,9 @@ def fit_caption_check(
     scores = model.model.loss_scores(score_index_pairs([embedded], images, texts).double())
     right, other = scores.numpy()[: len(true.text)], scores.numpy()[len(true.text) :]
     owners = part.text_to_image[false.text].numpy()
-    low, high = thresholds(right, true.image.numpy(), other, false.image.numpy(), owners)
+    found = thresholds(right, true.image.numpy(), other, false.image.numpy(), owners)
     name = f"{part.name} ({part.split_name.replace('+', ', ')})"
-    return CaptionCheck(low, high, len(part), len(part.texts), name, model.identity())
+    return CaptionCheck(*found, len(part), len(part.texts), name, model.identity())
 
 
 def held_out(model: Model, dataset: ImageTextDataset) -> ImageTextDataset:
@@ -290,8 +299,8 @@ def _wrong_pairs(part: ImageTextDataset, count: int, seed: int) -> Pairs:
 
 def thresholds(
     right: Array, right_photos: Rows, wrong: Array, wrong_photos: Rows, owners: Rows
-) -> tuple[float | None, float | None]:
-    """The score below which a caption does not fit, and that from which it fits.
+) -> tuple[float | None, float | None, tuple[float, float]]:
+    """The score below which a caption does not fit, that from which it fits, and mistakes of both.
 
     Args:
         right: (R,) scores of captions with their photos.
@@ -302,30 +311,36 @@ def thresholds(
     """
     hard = _highest(wrong, wrong_photos)
     tried = np.unique(np.quantile(right, np.linspace(0, 1, STEPS + 1)))
-    fitting = [
-        t
-        for t in tried
-        if _reliable(
-            bad=_Share(wrong[hard] >= t, (wrong_photos[hard], owners[hard])),
-            good=_Share(right >= t, (right_photos,)),
+    fitting, failing = list[Array](), list[Array]()
+    for score in tried:
+        fitting.append(
+            _mistakes(
+                bad=_Share(wrong[hard] >= score, (wrong_photos[hard], owners[hard])),
+                good=_Share(right >= score, (right_photos,)),
+                one=1 / len(hard),
+            )
         )
-    ]
-    failing = [
-        t
-        for t in tried
-        if _reliable(
-            bad=_Share(right < t, (right_photos,)),
-            good=_Share(wrong < t, (wrong_photos, owners)),
+        failing.append(
+            _mistakes(
+                bad=_Share(right < score, (right_photos,)),
+                good=_Share(wrong < score, (wrong_photos, owners)),
+                one=1 / len(np.unique(right_photos)),  # all captions of a photo fail together
+            )
         )
-    ]
-    low, high = max(failing, default=None), min(fitting, default=None)
+    high, more = _least_strict(tried, fitting)
+    low, less = _least_strict(tried[::-1], failing[::-1])
     if low is not None and high is not None and high < low:
         low = high = (low + high) / 2  # both answers are reliable between them
-    return _number(low), _number(high)
+    return low, high, (less, more)
 
 
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _least_strict(scores: Array, mistakes: Sequence[Array]) -> tuple[float | None, float]:
+    """The first score whose answers are reliable, and how reliable."""
+    for level, most in enumerate(MISTAKES):
+        for score, shares in zip(scores.tolist(), mistakes, strict=True):
+            if shares[level] <= most:
+                return float(score), most
+    return None, MISTAKES[-1]
 
 
 def _highest(scores: Array, photos: Rows) -> Rows:
@@ -362,8 +377,11 @@ class _Share:
         return float(np.sqrt(variance))
 
 
-def _reliable(*, bad: _Share, good: _Share) -> bool:
-    """Return True if few answers are wrong, with the margin for few photos."""
-    most = bad.value + bad.error + 1 / len(bad.hits)
-    least = good.value - good.error
-    return least > 0 and most / (most + least) <= MISTAKES
+def _mistakes(*, bad: _Share, good: _Share, one: float) -> Array:
+    """The share of answers that are wrong, with the margin of each of `MISTAKES`; 1 where few are.
+
+    `one` is the share that one more mistake than was seen would be.
+    """
+    most, least = bad.value + bad.error + one * np.array(UNSEEN), good.value - good.error
+    shares: Array = most / (most + max(least, LEAST))
+    return shares if least >= LEAST else np.ones(len(UNSEEN))

@@ -124,6 +124,8 @@ class Explanation:
         corrected: the corrected caption; None where no word was replaced.
         unread: first character beyond the model's limit; None where it reads the whole caption.
         verdict: whether the caption fits; "cannot tell" without a `CaptionCheck`.
+        mistakes: share of such verdicts that is expected to be wrong, at most, where every second
+            caption is right; None if it cannot be told.
     """
 
     caption: str
@@ -132,6 +134,7 @@ class Explanation:
     corrected: CorrectedCaption | None = None
     unread: int | None = None
     verdict: Verdict = "cannot tell"
+    mistakes: float | None = None
 
     def __repr__(self) -> str:
         lines = [f"{self.caption!r}: {self.verdict}, score {self.score:.3f}"]

@@ -131,7 +131,7 @@ def measure(explanation: Explanation) -> str:
 
 def headline(explanation: Explanation, threshold: float) -> str:
     """The result for one caption in a few sentences, its verdict first."""
-    told = sentence(explanation.verdict)
+    told = sentence(explanation.verdict, explanation.mistakes)
     score = f"Score {explanation.score:.3f}"
     wrong = [f"“{word.text}”" for word in explanation.words if (word.doubt or 0.0) >= threshold]
     if not wrong:

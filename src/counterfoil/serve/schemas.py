@@ -176,6 +176,11 @@ class ExplanationResponse(BaseModel):
 
     caption: str
     verdict: Verdict = Field(description="Whether the caption fits the picture.")
+    told: str = Field(description="The verdict as a sentence.")
+    mistakes: float | None = Field(
+        description="Share of such verdicts that is expected to be wrong, at most, where every "
+        "second caption is right; null if it cannot be told."
+    )
     basis: str = Field(description="What the verdict rests on.")
     score: float
     words: tuple[ExplainedWord, ...]

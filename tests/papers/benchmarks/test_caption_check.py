@@ -14,7 +14,7 @@ from counterfoil.evaluation.caption_check import CaptionCheck
 
 DOCS = Path(__file__).parents[3] / "docs"
 LEDGER = DOCS / "evidence" / "caption-check.json"
-CHECK = CaptionCheck(0.2, 0.6, 50, 50, "d", "m")
+CHECK = CaptionCheck(0.2, 0.6, (0.1, 0.25), 50, 50, "d", "m")
 
 
 def test_the_page_shows_the_tables_of_the_ledger():

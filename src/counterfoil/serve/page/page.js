@@ -9,11 +9,6 @@
   };
   const TOP = 24;
   const FEW_COLUMNS = 6; // with more, the filters are folded up
-  const VERDICTS = {
-    "fits": "The caption fits the picture.",
-    "does not fit": "The caption does not fit the picture.",
-    "cannot tell": "Cannot tell whether the caption fits the picture.",
-  };
   const LEAST = .5; // best probability of a calibrated index below which nothing matches
   let latest = 0, checked = 0; // numbers of the latest search and explanation; older answers are dropped
   let asked = {}; // current query: {text}, {file}, or {id} of an image
@@ -448,7 +443,7 @@
     find("answer").hidden = false;
     const told = doubted.length ? ` Doubted: ${doubted.map((word) => `“${word.text}”`).join(", ")}.` : "";
     const instead = plain.corrected ? ` The model would write “${plain.corrected.text}”, score ${plain.corrected.score.toFixed(3)}.` : "";
-    find("why-told").textContent = `${VERDICTS[plain.verdict]}${told}${instead} Score ${plain.score.toFixed(3)}.`;
+    find("why-told").textContent = `${plain.told}${told}${instead} Score ${plain.score.toFixed(3)}.`;
   };
   const correct = (corrected) => {
     const signs = [...corrected.text], line = find("corrected");
