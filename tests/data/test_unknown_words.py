@@ -14,7 +14,12 @@ from counterfoil.core.config import config, from_data, lazy
 from counterfoil.data import processor
 from counterfoil.data.checks import check_dataset
 from counterfoil.data.processor import ProcessorConfig
-from counterfoil.data.tokenizers import WordTokenizer, without_blanks
+from counterfoil.data.tokenizers import (
+    WordTokenizer,
+    split_words,
+    without_blanks,
+    word_spans,
+)
 from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.models.layers.towers import GRU, PatchTower
@@ -38,7 +43,10 @@ FOREIGN = {
         "鳥が木にとまっている",
         "男が帽子をかぶっている",
     ],
+}
+UNSPACED = {
     "thai": ["สุนัขวิ่งบนหิมะ", "แมวนอนบนโซฟา", "นกเกาะอยู่บนต้นไม้", "ชายคนหนึ่งสวมหมวก"],
+    "khmer": ["ឆ្កែរត់ក្នុងព្រិល", "ឆ្មាដេកលើសាឡុង", "បក្សីទំលើដើមឈើ", "បុរសពាក់មួក"],
 }
 
 
@@ -59,9 +67,9 @@ def folder(root, train, test):
     return cf.load_dataset(root)
 
 
-@pytest.mark.parametrize("language", FOREIGN)
+@pytest.mark.parametrize("language", UNSPACED)
 def test_captions_without_blanks_are_told(tmp_path, capsys, language):
-    captions = FOREIGN[language]
+    captions = UNSPACED[language]
     assert without_blanks(captions) == 4
     folder(tmp_path, captions, list(reversed(captions)))
     assert run("data", "check", tmp_path) == 0
@@ -73,6 +81,25 @@ def test_captions_without_blanks_are_told(tmp_path, capsys, language):
 @pytest.mark.parametrize("captions", [ENGLISH, ["一只 狗 在 雪地 里", "собака бежит по снегу"]])
 def test_captions_with_blanks_are_not(captions):
     assert without_blanks(captions) == 0
+
+
+@pytest.mark.parametrize("language", FOREIGN)
+def test_chinese_and_japanese_have_a_token_a_character(language):
+    captions = FOREIGN[language]
+    tokenizer = WordTokenizer.of(captions)
+    assert set(tokenizer.words[4:]) == {sign for caption in captions for sign in caption}
+    assert [len(row) - 2 for row in tokenizer.read(captions).ids] == list(map(len, captions))
+    assert without_blanks(captions) == 0
+
+
+def test_characters_stand_between_words_of_other_scripts():
+    text = "A man、iPhone 15を持つ人 (3.5), don't 在."
+    words = split_words(text)
+    assert words == [
+        *("a", "man", "、", "iphone", "15", "を", "持", "つ", "人"),
+        *("(", "3.5", ")", ",", "do", "n't", "在", "."),
+    ]
+    assert [text[start:stop].lower() for start, stop in word_spans(text)] == words
 
 
 def test_words_that_train_lacks_are_told_by_share(tmp_path, capsys):
@@ -109,15 +136,18 @@ def test_training_says_the_share_of_dev_and_test(tmp_path, capsys):
 def test_an_evaluation_says_it(tmp_path, capsys):
     model = cf.load_model(recipes_cases.pixel_model(tmp_path / "pixels"))
     (tmp_path / "data").mkdir()
-    data = folder(tmp_path / "data", ENGLISH, FOREIGN["chinese"])
+    data = folder(tmp_path / "data", ENGLISH, UNSPACED["thai"])
     for _ in range(2):
         cf.evaluate(model, data["test"])
     said = " ".join(capsys.readouterr().err.split())
     assert said.count("100.0 % of the words of data (test) are not among the") == 1
     assert "They have no blanks, so a whole caption is one word" in said
     (tmp_path / "known").mkdir()
-    cf.evaluate(model, folder(tmp_path / "known", ENGLISH, ["a red circle", "a dog"])["test"])
-    assert "are not among" not in capsys.readouterr().err
+    known = ["a red circle", "a red circle, a red circle and a dog"]
+    cf.evaluate(model, folder(tmp_path / "known", ENGLISH, known)["test"])
+    said = " ".join(capsys.readouterr().err.split())
+    assert "% of the words of known (test) are not among the 13 that the model knows" in said
+    assert "warning: " not in said.split("are not among")[0]
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 EQUAL = 0.01  # share of captions that equal one of another image, from which it is warned of
+UNSPACED_SHARE = 0.1  # of captions without blanks between words, from which it is warned of
 SAMPLE = 256  # feature rows that a quick check reads
 BLOCK = 64  # feature rows in memory
 UNLISTED = "that the table does not name, which an index takes"
@@ -432,7 +433,7 @@ def _unknown_words(dataset: ImageTextDataset) -> Iterator[tuple[str, float]]:
 
 def _vocabulary_warnings(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]:
     whole = without_blanks(dataset.texts)
-    if whole > MANY_UNKNOWN * len(dataset.texts):
+    if whole > UNSPACED_SHARE * len(dataset.texts):
         first = next(text for text in dataset.texts if without_blanks([text]))
         yield (
             f"{counted(whole, 'caption')} without blanks between words, such as {first[:20]!r}, "

@@ -412,7 +412,8 @@ class ProcessedDataset:
         if self._tokens is not None and self._tokens.truncated:
             _say_truncated(dataset, self._tokens)
         if tokenizer and self._tokens is not None and self._tokens.holds(tokenizer.unknown):
-            say_unknown(dataset, tokenizer, least=MANY_UNKNOWN)
+            measured = dataset.split_name in ("dev", "val", "validation", "test")
+            say_unknown(dataset, tokenizer, least=0.0 if measured else MANY_UNKNOWN)
 
     def images(self, rows: Tensor) -> ModalityBatch:
         """Inputs of some images."""

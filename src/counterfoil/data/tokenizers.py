@@ -37,15 +37,17 @@ from counterfoil.core.types import ModalityBatch
 PAD, START, END, UNKNOWN = "<pad>", "<start>", "<end>", "<unk>"
 SPECIAL = (PAD, START, END, UNKNOWN)
 
+# Chinese and Japanese, which have no blanks between words: each character is a word here
+_CHARACTERS = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _WORD = re.compile(
-    r"""<unk> | `` | '' | \.{2,} | --+
+    r"""[CHARACTERS] | <unk> | `` | '' | \.{2,} | --+
     | \d+(?:[.,:/]\d+)+                                  # 3.5  1,000  10:30
     | (?:[^\W\d]\.)+(?=\s+\S)                           # initials before another word: u.s.
     | (?:mrs?|dr|st|jr|sr|vs|ft|dept|corp|inc)\.(?=\s+\S)
     | can(?=not\b) | gon(?=na\b) | got(?=ta\b) | gim(?=me\b) | lem(?=me\b) | wan(?=na\b)
     | \w+?(?=n't\b) | n't\b | '(?:s|re|ve|ll|d|m)\b
     | \w+(?:(?:[-./]|'(?!(?:s|re|ve|ll|d|m)\b))\w+)*
-    | [^\w\s]""",
+    | [^\w\s]""".replace("\\w+", "[^\\WCHARACTERS]+").replace("CHARACTERS", _CHARACTERS),
     re.VERBOSE,
 )
 _UNUSED = re.compile(r"\[unused\d+\]")
@@ -53,18 +55,20 @@ _OPENING = re.compile(r"(^|[\s(\[{<])\"")
 
 
 def split_words(text: str) -> list[str]:
-    """Lower-cased words and punctuation marks of a caption."""
+    """Lower-cased words and punctuation marks of a caption, and Chinese and Japanese characters.
+
+    >>> split_words("A dog runs."), split_words("iPhoneを持つ人")
+    (['a', 'dog', 'runs', '.'], ['iphone', 'を', '持', 'つ', '人'])
+    """
     text = text.lower()
     if '"' in text:
         text = _OPENING.sub(r"\1`` ", text).replace('"', " '' ")
     return _WORD.findall(text)
 
 
-# Chinese, Japanese, Thai, Lao, Burmese and Khmer are written without blanks between words.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]{6,}"
-)
-MANY_UNKNOWN = 0.1  # share of unknown words that is worth a warning
+# Thai, Lao, Burmese and Khmer are written without blanks between words, which span characters.
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]{6,}")
+MANY_UNKNOWN = 0.2  # share of unknown words that is worth a warning
 SUBWORDS = (
     "use a model that reads pieces of words of this language, such as a multilingual CLIP "
     "(`open_clip:` or a model of sentence-transformers), or put blanks between the words"
@@ -74,7 +78,7 @@ SUBWORDS = (
 def without_blanks(texts: Iterable[str]) -> int:
     """Number of captions in scripts that have no blanks between words: each is one word, or two.
 
-    >>> without_blanks(["一只狗在雪地里奔跑", "一只 狗 在 雪地 里 奔跑", "a dog in the snow"])
+    >>> without_blanks(["สุนัขวิ่งบนหิมะ", "一只狗在雪地里奔跑", "a dog in the snow"])
     1
     """
     return sum(_UNSPACED.search(text) is not None for text in texts)
