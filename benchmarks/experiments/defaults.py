@@ -102,7 +102,8 @@ def _photos(budget: Budget) -> Iterator[Experiment]:
             assert isinstance(stage, Train)
             if method == SECOND:
                 builder.add(mining)
-            plan = replace(stage.plan, seed=seed, keep_last=True, log_every=1000)
+            plan = stage.plan.of_epochs(stage.plan.epochs)
+            plan = replace(plan, seed=seed, keep_last=True, log_every=1000)
             name = "plain" if method == PLAIN else stage.name
             plan = replace(plan, steps=5 if smoke else 0)
             builder.compare(method, replace(stage, name=name, plan=plan))

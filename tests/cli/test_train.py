@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
+
+import pytest
+import torch
 
 import recipes_cases
 from corpus_cases import write_folder
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
+from counterfoil.training.callbacks import DevEvaluation
 
 
 def test_the_model_of_a_run_is_in_one_place(models, tmp_path, monkeypatch, capsys):
@@ -44,3 +49,56 @@ def test_the_model_of_a_run_is_in_one_place(models, tmp_path, monkeypatch, capsy
     ]
     assert recipes_cases.run("train", *words, "--epochs", 12, "--output", "runs/mine") == 0
     assert link.is_symlink()
+
+
+def photos(folder: Path, images: int = 50) -> Path:
+    write_folder(load_dataset(f"scenes:images={images}"), folder)
+    return folder
+
+
+def pasted(shown: str) -> list[str]:
+    """The words of the command that a training ends with."""
+    (command,) = [line for line in shown.splitlines() if line.startswith("counterfoil train ")]
+    return shlex.split(command)[1:]
+
+
+@pytest.mark.parametrize("tune", ["full", "lora", "frozen"])
+def test_the_command_to_go_on_goes_on(tune, models, tmp_path, monkeypatch, capsys):
+    """Where the last evaluation is the best, the command that is shown works as it stands."""
+    monkeypatch.chdir(tmp_path)
+    data = photos(Path("my photos"))
+    words = ("contrastive", "--model", models / "clip", "--tune", tune, "--data", data)
+    settings = ("--lr", "1e-4", "--epochs", 2, "--set", "*.select=t2i_r10")
+    monkeypatch.setattr(DevEvaluation, "on_epoch_end", rising(DevEvaluation.on_epoch_end))
+    assert recipes_cases.run("train", *words, *settings, "--output", "a run") == 0
+    out = capsys.readouterr().out
+    assert "tuned: the last evaluation on dev was the best, so more steps may help" in out
+    again = pasted(out)
+    assert again[-2:] == ["--set=tuned.start=a run/tuned", "--output=a run-2"]
+    before = {path: path.read_bytes() for path in Path("a run").rglob("*") if path.is_file()}
+    assert recipes_cases.run(*again) == 0
+    assert before == {path: path.read_bytes() for path in before}
+    assert pasted(capsys.readouterr().out)[-1] == "--output=a run-3"
+    first, second = (load_model(name).model.state_dict() for name in ("a run", "a run-2"))
+    assert any(not torch.equal(first[name], second[name]) for name in first)
+    assert "a run/tuned" in Path("a run-2/tuned.json").read_text()
+
+
+def rising(measure):
+    """Evaluation on dev in which each is better than the one before."""
+
+    def on_epoch_end(self, loop):
+        step, evaluate = loop.progress.step, self.evaluate
+        self.evaluate = lambda model: {n: v + step for n, v in evaluate(model).items()}
+        measure(self, loop)
+        self.evaluate = evaluate
+
+    return on_epoch_end
+
+
+def test_no_command_where_the_best_came_before(models, tmp_path, capsys):
+    data = photos(tmp_path / "photos")
+    words = ("contrastive", "--model", models / "clip", "--tune", "frozen", "--data", data)
+    settings = ("--lr", "1e-9", "--epochs", 3, "--output", tmp_path / "run")
+    assert recipes_cases.run("train", *words, *settings) == 0
+    assert "was the best" not in capsys.readouterr().out

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 import processes
 import train_cases as cases
@@ -41,6 +42,11 @@ PLAN = TrainConfig(
 NEVER = RemineConfig()
 
 
+def small_is_good(model: nn.Module) -> dict[str, float]:
+    """A dev figure that does not improve for long."""
+    return {"rsum": -cases.size_of(model)["rsum"]}
+
+
 def train(folder: Path, plan: TrainConfig, refresh: RemineConfig = NEVER) -> None:
     """The whole training; the final weights are written beside the metrics."""
     torch.set_num_threads(1)
@@ -57,7 +63,7 @@ def train(folder: Path, plan: TrainConfig, refresh: RemineConfig = NEVER) -> Non
         processor,
         folder=folder,
         sources=[mined],
-        evaluate=cases.size_of,
+        evaluate=small_is_good if plan.patience else cases.size_of,
         resume=True,
     )
     assert fitted.finished
@@ -110,6 +116,15 @@ def cut_often(
 def test_killed_at_random_points(tmp_path: Path) -> None:
     train(tmp_path / "whole", PLAN)
     cut_often(tmp_path, PLAN, random.Random(0))
+
+
+def test_killed_at_random_points_it_stops_early_at_the_same_step(tmp_path: Path) -> None:
+    plan = replace(PLAN, least_steps=200, evaluate_every=10, patience=3)
+    train(tmp_path / "whole", plan)
+    steps = [line["step"] for line in cases.metrics_of(tmp_path / "whole") if "dev_rsum" in line]
+    assert len(steps) < 15
+    cut_often(tmp_path, plan, random.Random(2))
+    assert steps[-1] < 200
 
 
 def test_killed_at_random_points_while_it_mines_anew(tmp_path: Path) -> None:

@@ -272,3 +272,73 @@ def test_collapse_is_said_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert len(said) == 1
     assert "all scores are equal" in said[0]
     assert "warning" in capfd.readouterr().err
+
+
+FEW = replace(PLAN, epochs=1, least_steps=43, evaluate_every=8)  # five batches make an epoch
+
+
+def dev_steps(folder: Path) -> list[int]:
+    return [line["step"] for line in read_metrics(folder / "metrics.jsonl") if "dev_rsum" in line]
+
+
+def figures(*values: float) -> Any:
+    left = iter(values)
+    return lambda model: {"rsum": next(left)}
+
+
+def test_few_captions_make_the_least_steps_and_are_measured_some_steps_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fitted, _ = train(tmp_path, FEW)
+    assert (fitted.steps, fitted.epochs, fitted.planned) == (45, 9, 45)
+    assert dev_steps(tmp_path) == [10, 20, 30, 40, 45]
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == [
+        f"epoch {epoch} of 9" for epoch in (2, 4, 8, 9)
+    ]
+    plain = replace(FEW, least_steps=5, evaluate_every=5)
+    assert train(tmp_path / "enough", plain)[0].steps == 5
+    assert FEW.of_epochs(2) == replace(PLAN, epochs=2)
+    (tmp_path / "short").mkdir()
+    train(tmp_path / "short", replace(FEW, steps=12))
+    assert dev_steps(tmp_path / "short") == [10, 12]
+
+
+@pytest.mark.parametrize(
+    ("dev", "change", "steps", "best"),
+    [
+        ((1, 3, 2, 3), {}, 40, 20),
+        ((1, 2, 3, 4, 5), {}, 45, 45),
+        ((5, 1), {"patience": 1}, 20, 10),
+        ((5, 1, 1, 1, 1), {"patience": 0}, 45, 10),
+        ((5, 1, 1, 1, 1), {"keep_last": True}, 45, 45),
+        ((5, 4, 3), {"evaluate_every": 0, "epochs": 9}, 15, 5),
+    ],
+)
+def test_patience_ends_a_training_that_dev_does_not_reward(
+    dev: Any, change: Any, steps: int, best: int, tmp_path: Path
+) -> None:
+    plan = replace(FEW, **({"patience": 2} | change))
+    fitted, model = train(tmp_path, plan, evaluate=figures(*dev))
+    assert fitted.finished
+    assert fitted.best is not None
+    assert (fitted.steps, fitted.best.step, fitted.planned) == (steps, best, 45)
+    assert fitted.improving == (best == 45 and not plan.keep_last)
+    # a training that was killed right after its last checkpoint is over, too
+    again, resumed = train(tmp_path, plan, evaluate=figures(), resume=True)
+    assert (again.steps, again.best) == (fitted.steps, fitted.best)
+    assert same_weights(model, resumed)
+
+
+def test_without_dev_patience_ends_nothing(tmp_path: Path) -> None:
+    fitted, _ = train(tmp_path, replace(FEW, patience=1), evaluate=None)
+    assert (fitted.steps, fitted.best, fitted.improving) == (45, None, False)
+
+
+def test_a_warm_up_of_the_loss_is_not_counted(tmp_path: Path) -> None:
+    """The best of the first 30 steps is no measure of the loss that follows."""
+    warm = SwitchAfter(first=SumTripletLoss(), second=HardestTripletLoss(), steps=30)
+    objective = WeightedSum(terms={"t": (1.0, warm)})
+    plan = replace(FEW, patience=1)
+    fitted, _ = train(tmp_path, plan, evaluate=figures(9, 8, 7, 2, 3), objective=objective)
+    assert fitted.best is not None
+    assert (fitted.steps, fitted.best.step) == (45, 45)

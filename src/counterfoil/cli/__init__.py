@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from counterfoil.cli.options import answer
+from counterfoil.cli.options import answer, imported
 from counterfoil.core import registry
 from counterfoil.core.console import failure
 
@@ -90,6 +90,7 @@ def _import_named(words: list[str]) -> list[str]:
     for name in names:
         try:
             import_module(name)
+            imported.append(name)
         except (ImportError, ValueError) as error:
             raise ValueError(
                 f"--import {name} failed: {error}; name a module in this folder or on the path, "

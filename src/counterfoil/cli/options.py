@@ -9,6 +9,7 @@ import inspect
 import io
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -586,6 +587,33 @@ def refuse_without(
     if bool(context.params[name]) == alone:
         other = f"a {name}" if argument else f"--{name.replace('_', '-')}"
         refuse(context, names, f"{'without' if alone else 'with'} {other}")
+
+
+imported: list[str] = []  # modules of ``--import``, which stands before or behind any verb
+
+
+def typed_command(
+    context: typer.Context, *, without: Iterable[str] = (), more: Iterable[str] = ()
+) -> str:
+    """The command that was typed, for a shell.
+
+    Args:
+        context: the verb's.
+        without: parameters to leave out.
+        more: words to add at its end.
+    """
+    words = ["counterfoil", *(f"--import={name}" for name in imported), str(context.info_name)]
+    for parameter in context.command.params:
+        name, value = str(parameter.name), context.params.get(str(parameter.name))
+        if name in without or not _typed(context, name):
+            continue
+        option = parameter.opts[0] if parameter.param_type_name == "option" else ""
+        if isinstance(value, bool):
+            words.append(option if value else parameter.secondary_opts[0])
+            continue
+        for each in value if isinstance(value, list | tuple) else [value]:
+            words += [option, str(each)] if option else [str(each)]
+    return shlex.join([*words, *more])
 
 
 def _typed(context: typer.Context, name: str | None) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +21,7 @@ from counterfoil.cli.options import (
     Settings,
     data_source,
     refuse_without,
+    typed_command,
     verb,
 )
 from counterfoil.core.console import output
@@ -221,6 +224,7 @@ def train(
     if not run_pipeline(recipe, source, folder, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)
     _link_model(folder, recipe)
+    _say_improving(context, folder, recipe)
 
 
 def _link_model(folder: Path, recipe: Recipe) -> None:
@@ -240,6 +244,35 @@ def _link_model(folder: Path, recipe: Recipe) -> None:
         link.symlink_to(place)
     output(
         f"model: {link}; next: counterfoil index {folder} PHOTOS, or counterfoil evaluate {folder}"
+    )
+
+
+def _say_improving(context: typer.Context, folder: Path, recipe: Recipe) -> None:
+    """Say which trainings ended on their best evaluation, with the command to go on from there."""
+    from counterfoil.core import distributed
+    from counterfoil.model import MODEL
+    from counterfoil.saved import read_card
+
+    names = [
+        stage.name
+        for stage in recipe.stages
+        if stage.kind == "train"
+        and read_card(folder / stage.name / MODEL).provenance.get("improving")
+    ]
+    if not names or distributed.rank():
+        return
+    before = re.sub(r"-\d+$", "", str(folder))  # this may be the second of its name
+    base = before if Path(before).is_dir() else str(folder)
+    number = next(n for n in itertools.count(2) if not Path(f"{base}-{n}").exists())
+    starts = [f"--set={name}.start={folder / name}" for name in names]
+    command = typed_command(
+        context,
+        without=("folder", "resume", "minutes"),
+        more=(*starts, f"--output={base}-{number}"),
+    )
+    output(
+        f"{' and '.join(names)}: the last evaluation on dev was the best, so more steps may help; "
+        f"this goes on from there:\n{command}"
     )
 
 

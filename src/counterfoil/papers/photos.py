@@ -56,6 +56,8 @@ SIZE, CELLS = 192, 3  # pixels of a side, and cells of a side that the feature m
 WIDTH, WORD_WIDTH = 256, 200
 TEMPERATURE = 0.07
 FIRST_EPOCHS, PLAIN_EPOCHS = 4, 7  # before a round on mined negatives, and without one
+# at least so many steps on a user's own photos, and of a second round; the first is measured
+LEAST, LEAST_AGAIN = 300, 75
 
 
 def photo_model() -> Config[RetrievalModel]:
@@ -87,13 +89,15 @@ def photo_recipe(name: str, dataset: str | None, *, lengths: tuple[int, int] = H
         weighted_sum(nce=lazy(InfoNCELoss, temperature=TEMPERATURE, reduction="mean")),
         epochs=PLAIN_EPOCHS if name == "mobilenet" else FIRST_EPOCHS,
         rate=1e-3,
+        least=0 if dataset else LEAST,
     )
     recipe, about = f"{name}-{dataset or 'own'}", "frozen MobileNetV2; InfoNCE"
     if name == "mobilenet":
         test = Evaluate(name="test", using=("online",), protocol=protocol)
         return dataset_recipe(recipe, dataset or "scenes", (first, test), about)
     texts, images = lengths
-    second = _training("adaptive", adaptive_quintuplet(0), epochs=1, rate=3e-4)
+    least = 0 if dataset else LEAST_AGAIN
+    second = _training("adaptive", adaptive_quintuplet(0), epochs=1, rate=3e-4, least=least)
     rounds = "online", "adaptive"
     return dataset_recipe(
         recipe,
@@ -123,13 +127,15 @@ def photos(*, like: Literal["scenes", "flickr8k"] = "scenes", mined: bool = Fals
     return photo_recipe("aoq/mobilenet" if mined else "mobilenet", like)
 
 
-def _training(name: str, objective: Config[WeightedSum], *, epochs: int, rate: float) -> Train:
+def _training(
+    name: str, objective: Config[WeightedSum], *, epochs: int, rate: float, least: int
+) -> Train:
     return Train(
         name=name,
         model=photo_model(),
         objective=objective,
         processor=ProcessorConfig(images="pixels", size=SIZE, min_count=2),
-        plan=adamw_plan(epochs=epochs, batch=128, rate=rate),
+        plan=adamw_plan(epochs=epochs, batch=128, rate=rate, least=least),
     )
 
 

@@ -33,6 +33,7 @@ from typing import (
 from counterfoil.core.config import Config, FromStage, Placeholder, unknown_name
 from counterfoil.pipelines.stages.base import KINDS as STAGE_KINDS
 from counterfoil.pipelines.stages.base import is_stage_name
+from counterfoil.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from counterfoil.pipelines.pipeline import Recipe, Stage
@@ -163,7 +164,10 @@ def _change(holder: T, path: Sequence[str], value: Any, setting: _Setting) -> T:
         raise _UnknownKeyError(f"{setting.text!r}: {message}")
     if rest:
         return cast("T", _with(holder, name, _change(settable[name], rest, value, setting)))
-    return cast("T", _with(holder, name, _converted(holder, name, value, setting)))
+    value = _converted(holder, name, value, setting)
+    if isinstance(holder, TrainConfig) and name == "epochs":
+        return cast("T", holder.of_epochs(value))
+    return cast("T", _with(holder, name, value))
 
 
 def named_values(holder: Any) -> dict[str, Any]:

@@ -74,10 +74,14 @@ FOILS = 5  # of a caption, sampled at each visit; NegCLIP appends one
 TRIPLET: Terms = {"triplet": (1.0, lazy(HardestTripletLoss, margin=MARGIN))}
 
 
+LEAST = 100  # steps of whole towers, past the warm-up; adapters overfit where passes are many
 WAYS = {  # ways to fine-tune: the trained part, and the training
-    "full": ("all of it trained", adamw_plan(epochs=5, batch=64, rate=1e-5)),
-    "lora": (f"adapters of rank {RANK}", adamw_plan(epochs=5, batch=64, rate=2e-4)),
-    "frozen": ("adapters behind frozen towers", adamw_plan(epochs=10, batch=128, rate=1e-3)),
+    "full": ("all of it trained", adamw_plan(epochs=5, batch=64, rate=1e-5, least=LEAST)),
+    "lora": (
+        f"adapters of rank {RANK}",
+        adamw_plan(epochs=5, batch=64, rate=2e-4, least=LEAST),
+    ),
+    "frozen": ("adapters behind frozen towers", adamw_plan(epochs=10, batch=128, rate=3e-4)),
 }
 
 

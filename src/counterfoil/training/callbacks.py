@@ -172,7 +172,7 @@ class CollapseWarning(Callback):
 
 @final
 class DevEvaluation(Callback):
-    """Evaluates the model after each epoch and saves the weights of the best one.
+    """Evaluates the model after each epoch, or every few, and saves the weights of the best one.
 
     An epoch inside a warm-up of the loss is the best only until the first one after it: its model
     was trained by another loss.
@@ -182,6 +182,8 @@ class DevEvaluation(Callback):
         self.evaluate = evaluate
 
     def on_epoch_end(self, loop: TrainingLoop[Any]) -> None:
+        if not loop.evaluates:
+            return
         began, progress, select = time.monotonic(), loop.progress, loop.config.select
         with loop.evaluation_model() as model:
             dev = {name: float(figure) for name, figure in self.evaluate(model).items()}

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, final
 
@@ -298,6 +298,17 @@ def _match_names(pattern: str, names: list[str], key: str) -> list[str]:
 
 
 Tracker = Literal["tensorboard", "wandb"]
+_NOT_NEGATIVE = (
+    "batch",
+    "chunk",
+    "steps",
+    "minutes",
+    "save_minutes",
+    "dev_images",
+    "least_steps",
+    "evaluate_every",
+    "patience",
+)
 _NO_INFLUENCE = ("minutes", "save_minutes", "ahead", "track")  # no number depends on these
 
 
@@ -323,6 +334,12 @@ class TrainConfig:
         drop_last: leave out a short last batch of an epoch.
         all_captions: draw each image once an epoch with all of its captions; `batch` counts images.
         steps: stop after so many optimiser steps; 0 for no limit.
+        least_steps: make at least so many optimiser steps: where `epochs` passes over few captions
+            are fewer, further ones follow. 0 for `epochs` passes whatever they come to.
+        evaluate_every: measure on dev, and save, at the ends of epochs that are at least so many
+            optimiser steps apart, as epochs of few captions are short; 0 for each epoch.
+        patience: stop where so many evaluations in a row were not better than the best one; 0
+            trains to the end.
         minutes: stop after so many minutes with a checkpoint to resume from; 0 for no limit.
         save_minutes: between two checkpoints; one is written after each epoch in any case.
         dev_images: measure on so many images of dev, drawn once for all trainings; 0 for all.
@@ -358,12 +375,15 @@ class TrainConfig:
     all_captions: bool = False
     dev_images: int = 0
     keep_last: bool = False
+    least_steps: int = 0
+    evaluate_every: int = 0
+    patience: int = 0
 
     def __post_init__(self) -> None:
         for name in ("epochs", "accumulate", "log_every", "ahead"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: at least 1 is needed")
-        for name in ("batch", "chunk", "steps", "minutes", "save_minutes", "dev_images"):
+        for name in _NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: it may not be below 0")
         if not self.batch and self.accumulate > 1:
@@ -383,8 +403,20 @@ class TrainConfig:
 
     def total(self, batches: int) -> int:
         """Optimiser steps in the whole training."""
-        steps = self.epochs * self.steps_per_epoch(batches)
+        steps = self.all_epochs(batches) * self.steps_per_epoch(batches)
         return min(steps, self.steps) if self.steps else steps
+
+    def all_epochs(self, batches: int) -> int:
+        """Epochs, of so many batches, that are planned: those of `least_steps` are counted."""
+        return max(self.epochs, -(-self.least_steps // self.steps_per_epoch(batches)))
+
+    def epochs_per_evaluation(self, batches: int) -> int:
+        """Epochs, of so many batches, from one evaluation on dev to the next."""
+        return max(1, -(-self.evaluate_every // self.steps_per_epoch(batches)))
+
+    def of_epochs(self, epochs: int) -> TrainConfig:
+        """The settings with a length that was asked for: so many epochs, each measured on dev."""
+        return replace(self, epochs=epochs, least_steps=0, evaluate_every=0, patience=0)
 
     def numbers(self) -> dict[str, Any]:
         """The settings that change the result, JSON-ready: time limits and logging are left out."""

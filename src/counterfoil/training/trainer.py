@@ -42,6 +42,7 @@ from counterfoil.training.callbacks import (
     DevEvaluation,
     DevMetrics,
     MetricsLogger,
+    warm_up_steps,
 )
 from counterfoil.training.checkpoint import (
     BestEpoch,
@@ -82,10 +83,12 @@ class TrainResult:
     stop_reason: StopReason  # "finished", or why it stopped early; it can then be resumed
     seconds: float  # training time over all sessions
     metrics: Path  # of ``metrics.jsonl``
+    planned: int  # optimiser steps, if dev goes on improving
+    improving: bool  # the last evaluation of those planned is the best: more steps may help
 
     @property
     def finished(self) -> bool:
-        """True if all steps were made."""
+        """True if all steps were made, or dev did not improve any more."""
         return self.stop_reason == "finished"
 
     def provenance(
@@ -105,6 +108,7 @@ class TrainResult:
             "seed": plan.seed,
             "epochs": self.epochs,
             "best_epoch": self.best.epoch if self.best else self.epochs,
+            "improving": self.improving,
             "training": record,
         }
 
@@ -136,6 +140,8 @@ class TrainingLoop(Generic[B]):
         self.batches_per_epoch = len(stream.sampler)
         self.per_epoch = config.steps_per_epoch(self.batches_per_epoch)
         self.total = config.total(self.batches_per_epoch)
+        self.epochs = config.all_epochs(self.batches_per_epoch)
+        self.apart = config.epochs_per_evaluation(self.batches_per_epoch)  # evaluations, in epochs
         # before the optimiser and the average are built: both read which parameters are trained
         seed_everything(config.seed)
         config.optimiser.freeze_in(module)
@@ -159,6 +165,28 @@ class TrainingLoop(Generic[B]):
         return self.progress.step % self.per_epoch == 0 or self.progress.step == self.total
 
     @property
+    def evaluates(self) -> bool:
+        """True if dev is measured, and a checkpoint written, after the last step begun."""
+        return self.ends_epoch and (
+            self.epoch % self.apart == 0 or self.progress.step == self.total
+        )
+
+    @property
+    def plateaued(self) -> bool:
+        """True if the last evaluations on dev, as many as the patience, were not better.
+
+        Told from the steps made and the best one alone, so that a resumed training stops where one
+        in a single go does.
+        """
+        best, patience = self.progress.best, self.config.patience
+        if not patience or best is None:
+            return False
+        if best.step <= warm_up_steps(self.module, self.config.accumulate):
+            return False
+        rounds = self.per_epoch * self.apart  # steps
+        return self.progress.step // rounds - best.step // rounds >= patience
+
+    @property
     def logs(self) -> bool:
         """True if the last step begun gets a line of metrics."""
         return self.ends_epoch or self.progress.step % self.config.log_every == 0
@@ -178,12 +206,24 @@ class TrainingLoop(Generic[B]):
             progress("training steps", self.total, start) as advance,
         ):
             while self.progress.step < self.total and self.stop_reason == "finished":
+                if self.plateaued:
+                    break
                 self._run_epoch(advance)
         self._load_result()
         for callback in self.callbacks:
             callback.on_train_end(self)
         at, epochs = self.progress, self.progress.step // self.per_epoch
-        return TrainResult(at.step, epochs, at.best, self.stop_reason, at.seconds, path)
+        ended = self.stop_reason == "finished" and not config.keep_last
+        return TrainResult(
+            steps=at.step,
+            epochs=epochs,
+            best=at.best,
+            stop_reason=self.stop_reason,
+            seconds=at.seconds,
+            metrics=path,
+            planned=self.total,
+            improving=ended and at.best is not None and at.best.step == self.total,
+        )
 
     def save(self) -> None:
         """Write a checkpoint; every process calls this."""
@@ -261,17 +301,19 @@ class TrainingLoop(Generic[B]):
         for callback in self.callbacks:
             callback.on_step_end(self, group, losses)
         if self.ends_epoch:
-            self.summary = f"epoch {self.epoch} of {self.config.epochs}"
+            self.summary = f"epoch {self.epoch} of {self.epochs}"
             for callback in self.callbacks:
                 callback.on_epoch_end(self)
             self._tell()
 
     def _tell(self) -> None:
         """Print the epoch's line: of many short epochs, some and the last."""
-        apart = -(-self.config.epochs // _LINES)
-        last = self.epoch == self.config.epochs
+        if not self.evaluates:
+            return
+        number, rounds = (-(-epochs // self.apart) for epochs in (self.epoch, self.epochs))
+        last = self.epoch == self.epochs or self.plateaued
         waited = time.monotonic() - self._told > _QUIET
-        if last or waited or self.epoch == 1 or self.epoch % apart == 0:
+        if last or waited or number == 1 or number % -(-rounds // _LINES) == 0:
             info(self.summary)
             self._told = time.monotonic()
 
@@ -281,7 +323,7 @@ class TrainingLoop(Generic[B]):
         if not self.logs and distributed.size() > 1:
             return False
         reason, due = self.stop.decide()
-        if self.ends_epoch or due:
+        if self.evaluates or due:
             self.save()
             self.stop.saved()
         if reason and self.progress.step < self.total:
@@ -345,7 +387,7 @@ def train_network(
     stream = BatchStream(
         processor=train,
         sampler=sampler,
-        epochs=config.epochs,
+        epochs=config.all_epochs(len(sampler)),
         seed=config.seed,
         sources=tuple(sources),
     )
@@ -501,10 +543,10 @@ class Trainer:
         for source in with_asked(self.sources):
             source.check(model.model, train)
         config = config or _default_config(model.model)
+        config = config if epochs is None else config.of_epochs(epochs)
         rate = config.optimiser.rate if lr is None else lr
         self.config = replace(
             config,
-            epochs=config.epochs if epochs is None else epochs,
             batch=config.batch if batch_size is None else batch_size,
             seed=config.seed if seed is None else seed,
             optimiser=replace(config.optimiser, rate=rate),
@@ -569,7 +611,14 @@ class Trainer:
                 f"{self.output}: training stopped after {result.steps} steps "
                 f"({result.stop_reason}); train again with resume=True to continue"
             )
-        return self._save(result, facts)
+        tuned = self._save(result, facts)
+        if result.improving:
+            info(
+                f"{self.output}: the last of {result.steps:,} steps was the best on dev, so more "
+                f"may help; cf.Trainer({_again(self.model, self.output)}, …) with another output "
+                "goes on from there"
+            )
+        return tuned
 
     def _facts(self) -> dict[str, Any]:
         """All that the trained weights depend on, by name."""
@@ -617,6 +666,12 @@ class Trainer:
             shutil.rmtree(self.output / "checkpoints", ignore_errors=True)
         distributed.barrier()
         return tuned
+
+
+def _again(start: Model, output: Path) -> str:
+    """The argument of a training that goes on from this one's result, as Python."""
+    into = "" if start.spec else ", into=MODEL"
+    return f"cf.load_model({str(output)!r}{into})"
 
 
 def dev_figures(model: Model, dataset: ImageTextDataset) -> DevMetrics:

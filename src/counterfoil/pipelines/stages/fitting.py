@@ -63,7 +63,7 @@ class ModelStage(Stage):
         return {"plan": self.plan.numbers()}
 
     def shortened(self, steps: int) -> Self:
-        return replace(self, plan=replace(self.plan, epochs=1, steps=steps, log_every=1))
+        return replace(self, plan=replace(self.plan.of_epochs(1), steps=steps, log_every=1))
 
     def planned(self, context: RunContext) -> PlannedModel:
         return PlannedModel(self.name, _planned_processor(context, self))
@@ -272,7 +272,10 @@ def best_epoch_note(fitted: TrainResult, figure: str) -> str:
         return f"{fitted.epochs} epochs"
     on = dev_sample_note(fitted.best.dev)
     epochs = max(fitted.epochs, fitted.best.epoch)  # the last one may be cut short
-    return f"best epoch {fitted.best.epoch} of {epochs}, dev {figure} {fitted.best.value:.1f}{on}"
+    note = f"best epoch {fitted.best.epoch} of {epochs}, dev {figure} {fitted.best.value:.1f}{on}"
+    if fitted.finished and fitted.steps < fitted.planned:
+        note += f"; stopped after {fitted.steps:,} of {fitted.planned:,} steps, no better since"
+    return note
 
 
 def selection_dataset(context: RunContext, stage: ModelStage) -> ImageTextDataset | None:
