@@ -322,11 +322,18 @@ def test_patience_ends_a_training_that_dev_does_not_reward(
     assert fitted.finished
     assert fitted.best is not None
     assert (fitted.steps, fitted.best.step, fitted.planned) == (steps, best, 45)
-    assert fitted.improving == (best == 45 and not plan.keep_last)
+    assert fitted.improving == (dev[-1] == max(dev) and steps == 45)
     # a training that was killed right after its last checkpoint is over, too
     again, resumed = train(tmp_path, plan, evaluate=figures(), resume=True)
     assert (again.steps, again.best) == (fitted.steps, fitted.best)
     assert same_weights(model, resumed)
+
+
+def test_a_small_dev_split_chooses_nothing() -> None:
+    plan = replace(FEW, patience=2, least_dev=50)
+    assert plan.on_dev(49) == replace(plan, keep_last=True, patience=0)
+    assert plan.on_dev(50) == plan.on_dev(0) == plan
+    assert plan.of_epochs(2).on_dev(3) == replace(PLAN, epochs=2)
 
 
 def test_without_dev_patience_ends_nothing(tmp_path: Path) -> None:

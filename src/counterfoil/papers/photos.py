@@ -49,6 +49,7 @@ from counterfoil.pipelines.pipeline import (
 )
 from counterfoil.recipes.base import HARDEST, adamw_plan, adaptive_quintuplet
 from counterfoil.recipes.base import mined as mined_lists
+from counterfoil.training.config import FRESH_STEPS
 
 NAMES = ("mobilenet", "aoq/mobilenet")
 PUBLIC = "google/mobilenet_v2_1.0_224"
@@ -56,8 +57,7 @@ SIZE, CELLS = 192, 3  # pixels of a side, and cells of a side that the feature m
 WIDTH, WORD_WIDTH = 256, 200
 TEMPERATURE = 0.07
 FIRST_EPOCHS, PLAIN_EPOCHS = 4, 7  # before a round on mined negatives, and without one
-# at least so many steps on a user's own photos, and of a second round; the first is measured
-LEAST, LEAST_AGAIN = 300, 75
+AGAIN_STEPS = 75  # at least, of a second round on a user's own photos
 
 
 def photo_model() -> Config[RetrievalModel]:
@@ -89,14 +89,14 @@ def photo_recipe(name: str, dataset: str | None, *, lengths: tuple[int, int] = H
         weighted_sum(nce=lazy(InfoNCELoss, temperature=TEMPERATURE, reduction="mean")),
         epochs=PLAIN_EPOCHS if name == "mobilenet" else FIRST_EPOCHS,
         rate=1e-3,
-        least=0 if dataset else LEAST,
+        least=0 if dataset else FRESH_STEPS,
     )
     recipe, about = f"{name}-{dataset or 'own'}", "frozen MobileNetV2; InfoNCE"
     if name == "mobilenet":
         test = Evaluate(name="test", using=("online",), protocol=protocol)
         return dataset_recipe(recipe, dataset or "scenes", (first, test), about)
     texts, images = lengths
-    least = 0 if dataset else LEAST_AGAIN
+    least = 0 if dataset else AGAIN_STEPS
     second = _training("adaptive", adaptive_quintuplet(0), epochs=1, rate=3e-4, least=least)
     rounds = "online", "adaptive"
     return dataset_recipe(

@@ -22,7 +22,6 @@ from counterfoil.training.mined import Mined
 WeightedLoss = tuple[float, Loss]
 Terms = dict[str, WeightedLoss]
 
-APART, PATIENCE = 25, 6  # steps between evaluations on dev; how many of them may bring nothing
 WHOLE_LISTS = SamplingConfig()
 RERANKER = "reranker"  # name of its training
 MARGIN = 0.2  # of triplets, on every model
@@ -51,15 +50,13 @@ def adaptive_quintuplet(warmup: int) -> Config[WeightedSum]:
 
 def adamw_plan(*, epochs: int, batch: int, rate: float, least: int = 0) -> TrainConfig:
     """AdamW with a short warm-up and half a cosine, for at least so many steps."""
-    return TrainConfig(
+    plan = TrainConfig(
         epochs=epochs,
-        least_steps=least,
-        evaluate_every=APART if least else 0,
-        patience=PATIENCE if least else 0,
         batch=batch,
         optimiser=OptimizerConfig(rule="adamw", rate=rate, decay=0.01),
         schedule=CosineLR(warmup=50),
     )
+    return plan.everyday(least)
 
 
 @final

@@ -60,7 +60,7 @@ from counterfoil.recipes.base import (
     reported,
 )
 from counterfoil.recipes.catalogue import own_data_recipe
-from counterfoil.training.config import ParameterGroup
+from counterfoil.training.config import TUNED_STEPS, ParameterGroup
 from counterfoil.training.mined import Mined, MinedNeighbours
 
 DISTILL = 1.0  # weight of distillation beside the loss
@@ -74,13 +74,13 @@ FOILS = 5  # of a caption, sampled at each visit; NegCLIP appends one
 TRIPLET: Terms = {"triplet": (1.0, lazy(HardestTripletLoss, margin=MARGIN))}
 
 
-LEAST = 100  # steps of whole towers, past the warm-up; adapters overfit where passes are many
 WAYS = {  # ways to fine-tune: the trained part, and the training
-    "full": ("all of it trained", adamw_plan(epochs=5, batch=64, rate=1e-5, least=LEAST)),
+    "full": ("all of it trained", adamw_plan(epochs=5, batch=64, rate=1e-5, least=TUNED_STEPS)),
     "lora": (
         f"adapters of rank {RANK}",
-        adamw_plan(epochs=5, batch=64, rate=2e-4, least=LEAST),
+        adamw_plan(epochs=5, batch=64, rate=2e-4, least=TUNED_STEPS),
     ),
+    # adapters overfit in many passes, so that they make no more steps on few captions
     "frozen": ("adapters behind frozen towers", adamw_plan(epochs=10, batch=128, rate=3e-4)),
 }
 

@@ -189,12 +189,11 @@ class DevEvaluation(Callback):
             dev = {name: float(figure) for name, figure in self.evaluate(model).items()}
         value, best = selection_value(dev, select), progress.best
         warm_up = warm_up_steps(loop.module, loop.config.accumulate)
-        better = (
-            loop.config.keep_last
-            or best is None
-            or best.step <= warm_up < progress.step
-            or value > best.value
-        )
+        first = best is None or best.step <= warm_up < progress.step
+        better = loop.config.keep_last or first or best is None or value > best.value
+        highest = None if first else progress.highest
+        progress.rising = highest is None or value > highest
+        progress.highest = value if highest is None else max(value, highest)
         if better:
             progress.best = BestEpoch(progress.step, loop.epoch, value, dev)
             loop.checkpoints.save_best(progress.best, loop.evaluation_weights())

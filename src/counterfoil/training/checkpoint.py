@@ -90,6 +90,8 @@ class TrainProgress:
     seconds: float = 0.0  # spent so far, over all sessions
     metrics: int = 0  # bytes of ``metrics.jsonl`` that belong to these steps
     best: BestEpoch | None = None  # so far
+    highest: float | None = None  # dev figure so far, also of an epoch that is not kept
+    rising: bool = False  # the last dev figure is that
     window: Mapping[str, float] = field(default_factory=dict)  # sums since the last metrics line
     windowed: int = 0  # steps in these sums
     since: int = -1  # first step at which the loss stayed at its value for equal scores, or -1

@@ -297,6 +297,9 @@ def _match_names(pattern: str, names: list[str], key: str) -> list[str]:
     return matches
 
 
+# least steps on few captions: of models that learn from nothing, which is measured, and of
+# pretrained towers, which then get past the warm-up
+FRESH_STEPS, TUNED_STEPS = 300, 100
 Tracker = Literal["tensorboard", "wandb"]
 _NOT_NEGATIVE = (
     "batch",
@@ -308,6 +311,7 @@ _NOT_NEGATIVE = (
     "least_steps",
     "evaluate_every",
     "patience",
+    "least_dev",
 )
 _NO_INFLUENCE = ("minutes", "save_minutes", "ahead", "track")  # no number depends on these
 
@@ -350,6 +354,9 @@ class TrainConfig:
         ahead: batches that are read ahead.
         track: where metrics go beside `metrics.jsonl`.
 
+        least_dev: images of dev below which it chooses no epoch and ends no training, as it would
+            by chance: the last epoch is kept; 0 for none.
+
     Raises:
         ValueError: a number out of range.
     """
@@ -378,6 +385,7 @@ class TrainConfig:
     least_steps: int = 0
     evaluate_every: int = 0
     patience: int = 0
+    least_dev: int = 0
 
     def __post_init__(self) -> None:
         for name in ("epochs", "accumulate", "log_every", "ahead"):
@@ -414,9 +422,32 @@ class TrainConfig:
         """Epochs, of so many batches, from one evaluation on dev to the next."""
         return max(1, -(-self.evaluate_every // self.steps_per_epoch(batches)))
 
+    def everyday(self, least_steps: int = 0) -> TrainConfig:
+        """The settings for data of any size: see the page on what it does by default.
+
+        Args:
+            least_steps: see above; 0 where many passes over few captions only overfit.
+        """
+        some = least_steps > 0
+        return replace(
+            self,
+            least_steps=least_steps,
+            evaluate_every=25 if some else 0,
+            patience=6 if some else 0,
+            least_dev=50,
+        )
+
+    def on_dev(self, images: int) -> TrainConfig:
+        """The settings for a dev split of so many images."""
+        if not 0 < images < self.least_dev:
+            return self
+        return replace(self, keep_last=True, patience=0)
+
     def of_epochs(self, epochs: int) -> TrainConfig:
         """The settings with a length that was asked for: so many epochs, each measured on dev."""
-        return replace(self, epochs=epochs, least_steps=0, evaluate_every=0, patience=0)
+        return replace(
+            self, epochs=epochs, least_steps=0, evaluate_every=0, patience=0, least_dev=0
+        )
 
     def numbers(self) -> dict[str, Any]:
         """The settings that change the result, JSON-ready: time limits and logging are left out."""

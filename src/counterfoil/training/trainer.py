@@ -52,7 +52,14 @@ from counterfoil.training.checkpoint import (
     seed_everything,
     state_shapes,
 )
-from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig, WeightAverage
+from counterfoil.training.config import (
+    FRESH_STEPS,
+    TUNED_STEPS,
+    CosineLR,
+    OptimizerConfig,
+    TrainConfig,
+    WeightAverage,
+)
 from counterfoil.training.logging import MetricsLog, check_trackers
 from counterfoil.training.mined import Mined
 from counterfoil.training.record import training_record
@@ -213,7 +220,7 @@ class TrainingLoop(Generic[B]):
         for callback in self.callbacks:
             callback.on_train_end(self)
         at, epochs = self.progress, self.progress.step // self.per_epoch
-        ended = self.stop_reason == "finished" and not config.keep_last
+        ended = self.stop_reason == "finished" and at.step == self.total
         return TrainResult(
             steps=at.step,
             epochs=epochs,
@@ -222,7 +229,7 @@ class TrainingLoop(Generic[B]):
             seconds=at.seconds,
             metrics=path,
             planned=self.total,
-            improving=ended and at.best is not None and at.best.step == self.total,
+            improving=ended and at.rising,
         )
 
     def save(self) -> None:
@@ -484,8 +491,10 @@ class Trainer:
         seed: of the order, the draws and the dropout.
         resume: continue from the last checkpoint in `output`, if there is one.
         config: all further settings; what is None above comes from here. None for settings that
-            fit the model: AdamW with 1e-5 for pretrained towers, 2e-4 for LoRA, 1e-3 for adapters
-            behind frozen towers, and Adam with 2e-4 for other models.
+            fit the model: AdamW with 1e-5 for pretrained towers, 2e-4 for LoRA, 3e-4 for adapters
+            behind frozen towers, and Adam with 2e-4 for other models; on few captions all but
+            adapters make more epochs, for a least number of steps, and stop early, see
+            `TrainConfig.least_steps`. Neither is done where `epochs` is given.
         callbacks: hooks of the training loop.
 
     Raises:
@@ -551,6 +560,8 @@ class Trainer:
             seed=config.seed if seed is None else seed,
             optimiser=replace(config.optimiser, rate=rate),
         )
+        if dev is not None:
+            self.config = small_dev(self.config, dev)
         if not self.config.batch:
             check_tiled(self.objective, model.model, source_names(self.sources))
         self.output, self.resume = Path(output), resume
@@ -668,6 +679,17 @@ class Trainer:
         return tuned
 
 
+def small_dev(config: TrainConfig, dev: ImageTextDataset) -> TrainConfig:
+    """The settings for a dev split, and a word where it is too small to choose an epoch by."""
+    fitting = config.on_dev(len(dev))
+    if fitting != config:
+        info(
+            f"{dev.name} has {len(dev)} images of dev, fewer than {config.least_dev}: too few to "
+            "choose an epoch by, so the last one is kept"
+        )
+    return fitting
+
+
 def _again(start: Model, output: Path) -> str:
     """The argument of a training that goes on from this one's result, as Python."""
     into = "" if start.spec else ", into=MODEL"
@@ -754,12 +776,14 @@ def _warn_of_splits(train: ImageTextDataset, dev: ImageTextDataset | None) -> No
 
 def _default_config(model: RetrievalModel) -> TrainConfig:
     """Settings for fine-tuning pretrained towers, as in the CLIP recipes, or for other models."""
-    rate, batch = 1e-5, 64
+    rate, batch, epochs, least = 1e-5, 64, 5, TUNED_STEPS
     if isinstance(model, FrozenWithAdapters):
-        rate, batch = 1e-3, 128
+        rate, batch, epochs, least = 3e-4, 128, 10, 0
     elif isinstance(model, SupportsLoRA) and model.lora:
         rate = 2e-4
     elif not any(isinstance(part, PretrainedPart) for part in model.modules()):
-        return TrainConfig()
+        return TrainConfig().everyday(FRESH_STEPS)
     optimiser = OptimizerConfig(rule="adamw", rate=rate, decay=0.01)
-    return TrainConfig(epochs=5, batch=batch, optimiser=optimiser, schedule=CosineLR(warmup=0.1))
+    schedule = CosineLR(warmup=0.1)
+    plan = TrainConfig(epochs=epochs, batch=batch, optimiser=optimiser, schedule=schedule)
+    return plan.everyday(least)

@@ -33,7 +33,7 @@ from counterfoil.pipelines.state import RunContext
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.mined import Mined
 from counterfoil.training.step import check_sources, check_tiled, check_vectors, source_names
-from counterfoil.training.trainer import sampler_of, train_network
+from counterfoil.training.trainer import sampler_of, small_dev, train_network
 
 
 @final
@@ -175,8 +175,9 @@ class Train(ModelStage):
             network = network.head
         for source in with_asked(sources):
             source.check(network, train)
+        plan = small_dev(self.plan, context.dev) if context.dev else self.plan
         fitted = train_network(
-            limit_minutes(self.plan, context.left()),
+            limit_minutes(plan, context.left()),
             network,
             self.objective.build(),
             data,
