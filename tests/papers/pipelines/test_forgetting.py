@@ -36,7 +36,7 @@ def made(difference: float, low: float, high: float) -> RunResult:
     change = Comparison("RSum", difference, Interval(low, high), 0.01)
     numbers = (0.0,) * len(METRICS)
     spans = (Interval(0.0, 0.0),) * len(METRICS)
-    return RunResult("tuned", (*numbers[1:], 400.0), spans, (change,) * len(METRICS))
+    return RunResult("tuned", METRICS, (*numbers[1:], 400.0), spans, (change,) * len(METRICS))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,188 @@
+"""The flagship's command: explored, declared, confirmed, and taken up again; its intervals."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import corpus_cases
+from benchmarks.truths import __main__ as command
+from benchmarks.truths import arms, table
+from benchmarks.truths.bed import Bed, write_bed
+from counterfoil.core.io import write_json
+from counterfoil.data.readers import load_dataset
+from counterfoil.losses.contrastive import InfoNCELoss
+
+SPLITS = ["train"] * 300 + ["val"] * 20 + ["test"] * 20
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory):
+    """Vectors with a common part for each image and its captions, and a few judgements."""
+    folder = tmp_path_factory.mktemp("bed")
+    rng = np.random.default_rng(0)
+    names = [f"{n}.jpg" for n in range(len(SPLITS))]
+    common = rng.normal(size=(len(names), 300))
+    (folder / "towers").mkdir()
+    images = common + rng.normal(size=common.shape)
+    np.save(folder / "towers" / "images.npy", images.astype(np.float16))
+    texts = np.repeat(common, 5, 0) + rng.normal(size=(5 * len(names), 300))
+    np.save(folder / "towers" / "texts.npy", texts.astype(np.float16))
+    write_json(folder / "towers" / "image_names.json", names)
+    write_json(folder / "towers" / "splits.json", SPLITS)
+    plain = [
+        corpus_cases.karpathy_image(name, split, [f"a thing {n} {k}" for k in range(5)], 5 * n)
+        for n, (name, split) in enumerate(zip(names, SPLITS, strict=True))
+    ]
+    corpus_cases.write_karpathy(folder / "data", plain, pictures=False)
+    lines = [
+        f"{n}.jpg\t{n + shift}.jpg#{shift}\t0\t{3 * (shift == 1)}\t{3 * (shift != 1)}\n"
+        for n in range(320, 335)
+        for shift in (1, 2, 3)
+    ]
+    (folder / "CrowdFlowerAnnotations.txt").write_text("".join(lines))
+    write_bed(folder / "towers", load_dataset(str(folder / "data")), folder / "made")
+    return Bed(folder / "made", folder / "CrowdFlowerAnnotations.txt")
+
+
+def test_the_bed_keeps_rows_together(bed):
+    data = bed.data
+    assert data.split_names == ("train", "dev", "test")
+    assert data.texts[5 * 7 + 2] == "a thing 7 2"
+    assert bed.guide.shape == (1500, 300)
+    scores = torch.from_numpy(
+        np.load(bed.folder / "images.npy") @ np.load(bed.folder / "texts.npy").T
+    )
+    own = scores[data.text_to_image, torch.arange(len(data.texts))].mean()
+    assert own > scores.mean() + 0.2
+    assert "15 of 45 judged pairs of others" in bed.judged.line
+
+
+def test_every_arm_trains_and_has_as_many_points(bed):
+    assert {len(arm.grid) for arm in arms.ARMS.values()} == {12}
+    for contrast in table.CONTRASTS:
+        assert {contrast.arm, contrast.base} <= {*arms.ARMS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", arms.ARMS)
+def test_an_arm(bed, name):
+    cost = arms.Cost()
+    model = arms.ARMS[name].train(bed, arms.ARMS[name].grid[5], 2, cost)
+    assert cost.steps >= 2
+    assert cost.pairs >= 2 * 1500
+    points = bed.measure(model)
+    for column, _ in table.MEASURES.values():
+        for side in ("i2t", "t2i"):
+            assert points[column.format(side)][:, 1].sum() > 0
+
+
+def test_explored_declared_confirmed_and_taken_up_again(bed, tmp_path, monkeypatch, capsys):
+    few = {
+        name: replace(arms.ARMS[name], grid=arms.ARMS[name].grid[4:6])
+        for name in (arms.BASE, arms.TRIPLET)
+    }
+    monkeypatch.setattr(command, "ARMS", few)
+    monkeypatch.setattr(command, "CONFIRMING", range(2, 4))
+    call = ["run", str(bed.folder), "--judgements", str(bed.judgements), "--folder", str(tmp_path)]
+    assert command.main([*call, "--minutes", "0"]) == command.STOPPED
+    assert not (tmp_path / "declared.json").exists()
+    assert command.main(call) == 0
+    lines = command.read_ledger(tmp_path)
+    assert [line["phase"] for line in lines] == ["explore"] * 8 + ["confirm"] * 5
+    declared = json.loads((tmp_path / "declared.json").read_text())
+    for name in few:
+        tried = [line for line in lines if (line["phase"], line["arm"]) == ("explore", name)]
+        means = {
+            json.dumps(point): sum(command.dev_rsum(t) for t in tried if t["point"] == dict(point))
+            for point in few[name].grid
+        }
+        assert declared["points"][name] == json.loads(max(means, key=means.get))
+        used = [line for line in lines if (line["phase"], line["arm"]) == ("confirm", name)]
+        assert [line["point"] for line in used] == [declared["points"][name]] * 2
+        assert used[0]["pairs"] == 3000
+    before = (tmp_path / "ledger.jsonl").read_text()
+    capsys.readouterr()
+    assert command.main(call) == 0  # nothing is left to do
+    assert (tmp_path / "ledger.jsonl").read_text() == before
+    assert "confirm" not in capsys.readouterr().out
+    (tmp_path / "ledger.jsonl").write_text(
+        "".join(f"{line}\n" for line in before.splitlines()[:-1])
+    )
+    assert command.main(call) == 0  # the last again, to the digit
+    again = command.read_ledger(tmp_path)
+    assert again[-1]["numbers"] == lines[-1]["numbers"]
+    assert command.main(["table", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "hardest triplet, batch 512 against InfoNCE, batch 512, 2 seeds." in shown
+    assert "**Not run yet**: Mined pairs help InfoNCE." in shown
+    monkeypatch.setattr(command, "CONTRASTS", table.CONTRASTS[:2])
+    (tmp_path / "ledger.jsonl").write_text(
+        "".join(f"{line}\n" for line in before.splitlines()[:-1])
+    )
+    assert command.main(call) == 2
+    assert "declares other comparisons than this code" in capsys.readouterr().err
+
+
+def points(seed: int, gain: float, between: float) -> dict[int, dict[str, torch.Tensor]]:
+    """Points of 12 seeds on 200 images, with a deviation between seeds."""
+    rng = torch.Generator().manual_seed(seed)
+    images = torch.randn(200, 1, generator=torch.Generator().manual_seed(0))
+    found = {}
+    for number in range(12):
+        shift = gain + between * torch.randn(1, generator=rng)
+        values = images + 0.1 * torch.randn(200, 1, generator=rng) + shift
+        one = torch.cat([values, torch.ones(200, 1)], 1).double()
+        found[number] = {f"test {side} RSum": one for side in ("i2t", "t2i")}
+    return found
+
+
+def test_a_difference_has_an_interval_over_seeds_and_images():
+    base = points(1, 0.0, 0.0)
+    for between in (0.0, 0.5):
+        arm = points(2, 1.0, between)
+        change, span = table.difference(arm, base, "test RSum")
+        by_seed = [
+            2 * (arm[s]["test i2t RSum"] - base[s]["test i2t RSum"])[:, 0].mean().item()
+            for s in base
+        ]
+        assert change == pytest.approx(sum(by_seed) / len(by_seed))
+        assert span.low < change < span.high
+        over_seeds = 1.96 * float(np.std(by_seed, ddof=1)) / len(by_seed) ** 0.5
+        assert (span.high - span.low) / 2 > 0.8 * over_seeds
+    # all pictures of an arm gain alike by seed, so that only seeds make the interval wide
+    narrow = table.difference(points(2, 1.0, 0.0), base, "test RSum")[1]
+    assert narrow.high - narrow.low < 0.5 * (span.high - span.low)
+
+
+def test_seeds_that_are_not_shared():
+    some = points(1, 0.0, 0.0)
+    with pytest.raises(ValueError, match="share no seed"):
+        table.difference({1: some[1]}, {2: some[2]}, "test RSum")
+
+
+def test_the_own_mask_is_info_nce_where_it_leaves_out_nothing():
+    rng = torch.Generator().manual_seed(3)
+    scores = torch.randn(6, 6, generator=rng) / 5
+    true = torch.eye(6, dtype=torch.bool)
+    every = torch.ones_like(true)
+    loose = arms.OwnMaskedInfoNCE(temperature=0.1, margin=9.0)(scores, true, every)
+    plain = InfoNCELoss(temperature=0.1, reduction="mean")(scores)
+    assert loose.item() == pytest.approx(plain.item(), rel=1e-5)
+    found = arms.OwnMaskedInfoNCE(temperature=0.1, margin=0.05)(scores, true, every).item()
+    own, total = scores.diag(), 0.0
+    for matrix in (scores, scores.T):
+        for row in range(6):
+            kept = [
+                matrix[row, other].exp().item() ** 10
+                for other in range(6)
+                if other != row and matrix[row, other] <= max(own[row], own[other]) + 0.05
+            ]
+            mine = matrix[row, row].exp().item() ** 10
+            total -= np.log(mine / (mine + sum(kept))) / 12
+    assert found == pytest.approx(total, rel=1e-4)
+    assert found < plain.item()
