@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -15,6 +16,12 @@ from counterfoil.model import load_model
 from counterfoil.training.callbacks import DevEvaluation
 
 
+def following(printed: str) -> list[str]:
+    """The first command that an output names as the next one."""
+    command = printed.split("next: counterfoil ", 1)[1]
+    return shlex.split(re.split(r", or |, or$", command)[0])
+
+
 def test_the_model_of_a_run_is_in_one_place(models, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_folder(load_dataset("scenes:images=60"), tmp_path / "photos")
@@ -23,6 +30,7 @@ def test_the_model_of_a_run_is_in_one_place(models, tmp_path, monkeypatch, capsy
     shown = capsys.readouterr()
     lines = [*shown.out.splitlines(), *shown.err.splitlines()]
     assert len([line for line in lines if not line.startswith("warning")]) <= 40
+    assert shown.out.startswith("tuned reaches RSum")
     assert shown.out.count("RSum  ") == 1  # one table
     assert "runs/mine/report/report.html" in shown.out
     assert "model: runs/mine/model" in shown.out
@@ -35,15 +43,22 @@ def test_the_model_of_a_run_is_in_one_place(models, tmp_path, monkeypatch, capsy
         assert recipes_cases.run(*words) == 0
         return " ".join(capsys.readouterr().out.split())
 
-    assert "photos test" in done("evaluate", "runs/mine", "--data", "photos")
-    done("index", "runs/mine", "photos", "--output", "index")
+    assert done("evaluate", "runs/mine", "--data", "photos").startswith("runs/mine on photos test:")
     several = ("evaluate", "runs/mine", models / "clip", "--data", "photos", "--output", "eval-ab")
-    assert done(*several).endswith("eval-ab")
-    assert "clip reaches RSum" in done("report", "eval-ab")
-    assert "runs/mine/comparison.html" in done("report", "runs/mine", "--data", "photos")
+    printed = done(*several)
+    assert printed.startswith("On photos test, clip reaches RSum")
+    # every command that is printed runs as it is
+    assert done(*following(printed)).startswith("clip reaches RSum")
+    assert "open runs/mine/comparison.html" in done("report", "runs/mine", "--data", "photos")
+    printed = done(*following(" ".join(shown.out.split())))
+    assert done(*following(printed)).startswith("words")
+    assert done("index", "index").startswith("index: 60 images")
+    printed = done("mine", "runs/mine", "--data", "photos", "--output", "lists")
+    assert done(*following(printed)).endswith("open lists/diagnosis.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "eval-ab",
         "index",
+        "lists",
         "photos",
         "runs",
     ]
@@ -102,3 +117,19 @@ def test_no_command_where_the_best_came_before(models, tmp_path, capsys):
     settings = ("--lr", "1e-9", "--epochs", 3, "--output", tmp_path / "run")
     assert recipes_cases.run("train", *words, *settings) == 0
     assert "was the best" not in capsys.readouterr().out
+
+
+def test_a_second_training_is_told_in_few_lines(models, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    write_folder(load_dataset("scenes:images=60"), tmp_path / "photos")
+    (tmp_path / "clip").symlink_to(models / "clip")
+    words = ("--model", "clip", "--tune", "frozen", "--data", "photos", "--epochs", 2)
+    assert recipes_cases.run("train", "aoq", *words, "--output", "runs/both") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40
+    (chosen,) = [line for line in lines if line.startswith("Use ")]  # said once
+    name = chosen.split(":")[0].removeprefix("Use ")
+    assert all("…" not in line or re.search(r"\d…[+−]?\d", line) for line in lines)  # none is cut
+    assert "the model to use: runs/both/best" in lines
+    assert load_model("runs/both").identity() == load_model(f"runs/both/{name}").identity()

@@ -37,7 +37,7 @@ app = typer.Typer(rich_markup_mode="markdown")
     app,
     "counterfoil audit my-photos/ --output audit/",
     "counterfoil audit my-photos/ --model runs/mine --explainer runs/tags-dc --output audit/",
-    "counterfoil audit my-photos/ --model runs/mine/online --negatives lists/ --output audit/",
+    "counterfoil audit my-photos/ --model runs/mine --negatives lists/ --output audit/",
 )
 def audit(
     context: typer.Context,

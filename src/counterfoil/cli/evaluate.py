@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -41,12 +42,12 @@ app = typer.Typer(rich_markup_mode="markdown")
 
 @verb(
     app,
-    "counterfoil evaluate runs/mine/best --data my-photos/",
+    "counterfoil evaluate runs/mine --data my-photos/",
     "counterfoil evaluate openai/clip-vit-base-patch32 --data my-photos/ --split test",
-    "counterfoil evaluate runs/a/online runs/b/online --data flickr8k/ --output measured/",
+    "counterfoil evaluate runs/a runs/b --data flickr8k/ --output measured/",
     "counterfoil evaluate runs/tags/tags --first runs/vsepp/online --depth 50 --data flickr8k/",
-    "counterfoil evaluate runs/mine/best --data my-photos/ --foils questions/",
-    "counterfoil evaluate runs/mine/best --data flickr8k/ --truth judged "
+    "counterfoil evaluate runs/mine --data my-photos/ --foils questions/",
+    "counterfoil evaluate runs/mine --data flickr8k/ --truth judged "
     "--judgements flickr8k/annotations/",
     "counterfoil evaluate vectors --data embeddings/ --split all",
 )
@@ -139,7 +140,7 @@ def evaluate(
         for name, evaluation in evaluations.items():
             place = folder / name.replace("/", "-") if several else folder
             evaluation.retrieval.save(place, evaluation.models)
-        output(f"{folder}")
+        output(f"next: counterfoil report {shlex.quote(str(folder))}")
 
 
 def _check_options(models: int, *, first: bool, shortlist: bool, foils: bool, own: bool) -> None:
@@ -246,9 +247,9 @@ def _show_comparison(evaluations: Mapping[str, _Evaluation]) -> dict[str, object
 
     runs = results({name: evaluation.retrieval.report for name, evaluation in evaluations.items()})
     settings = [evaluation.retrieval.report.setting for evaluation in evaluations.values()]
-    print_tables([result_table(runs)], common_line(settings))
     for run in runs[1:]:
-        output(headline((runs[0], run)))
+        output(f"On {settings[0].place}, {headline((runs[0], run))}")
+    print_tables([result_table(runs)], common_line(settings))
     return {
         "evaluations": [
             {"models": evaluation.models, **evaluation.retrieval.to_dict()}

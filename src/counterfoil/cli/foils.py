@@ -41,7 +41,7 @@ MEANINGS = {
 
 @verb(
     app,
-    "counterfoil foils runs/mine/best winoground/:images=winoground/images --output w.html",
+    "counterfoil foils runs/mine winoground/:images=winoground/images --output w.html",
     "counterfoil foils openai/clip-vit-base-patch32 sugarcrepe/:images=coco/val2017",
     "counterfoil foils blind sugarcrepe/ --blind captions.txt",
 )

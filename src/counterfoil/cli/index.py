@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from counterfoil.search.index import IndexUpdate
 
 
-Model = Annotated[str | None, typer.Argument(help="Model folder, HF name, or `vectors`.")]
+Model = Annotated[
+    str | None, typer.Argument(help="Model folder, HF name, or `vectors`; alone, an index.")
+]
 DataName = Annotated[
     str | None, typer.Argument(help="Data set, or a folder of images without captions.")
 ]
@@ -144,6 +147,8 @@ def index(
     """Index images and captions for search; without a model, describe an index."""
     refuse_without(context, "calibrate", ("words",))
 
+    if data is None and not add and _is_index(model):
+        model, folder = None, Path(str(model))  # to be described
     if model is None or data is None or delete:
         if model is not None or add:
             raise ValueError(
@@ -155,10 +160,7 @@ def index(
         refuse(context, DATA_OPTIONS, "with a model and data to make an index of")
         if delete:
             _delete(folder, delete)
-        if calibrate is not None:
-            _calibrate(folder, _source(calibrate), words)
-        if hubness is not None:
-            _correct_hubness(folder, _source(hubness))
+        _adjust(folder, calibrate, hubness, words=words)
         if verify:
             _verify(folder)
         _describe(folder)
@@ -194,11 +196,18 @@ def index(
         build_index(
             opened_model, dataset, folder, backend=engine, address=server, half=half
         ).close()
-    if calibrate is not None:
-        _calibrate(folder, _source(calibrate), words)
-    if hubness is not None:
-        _correct_hubness(folder, _source(hubness))
+    _adjust(folder, calibrate, hubness, words=words)
     _describe(folder)
+    quoted = shlex.quote(str(folder))
+    output(f'next: counterfoil search {quoted} "words", or counterfoil serve {quoted}')
+
+
+def _is_index(model: str | None) -> bool:
+    if model is None:
+        return False
+    from counterfoil.search.vector_index import is_index
+
+    return is_index(Path(model))
 
 
 def _verify(folder: Path) -> None:
@@ -216,6 +225,14 @@ def _delete(folder: Path, item_ids: list[str]) -> None:
 
     with open_index(folder) as opened:
         output(f"deleted {_counts(opened.delete(item_ids))}")
+
+
+def _adjust(folder: Path, calibrate: str | None, hubness: str | None, *, words: bool) -> None:
+    """Calibrate the scores and correct hubness, by the data that are named."""
+    if calibrate is not None:
+        _calibrate(folder, _source(calibrate), words)
+    if hubness is not None:
+        _correct_hubness(folder, _source(hubness))
 
 
 def _calibrate(folder: Path, source: DataSource, words: bool) -> None:

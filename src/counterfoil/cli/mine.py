@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -56,7 +57,7 @@ app = typer.Typer(rich_markup_mode="markdown")
 
 @verb(
     app,
-    "counterfoil mine runs/mine/online --data my-photos/ --output lists/ --texts-per-image 300 "
+    "counterfoil mine runs/mine --data my-photos/ --output lists/ --texts-per-image 300 "
     "--images-per-text 60",
     "counterfoil mine runs/scan/online --data flickr8k/ --output lists/ --filter captions=0.8 "
     "--filter guided=0 --guide runs/vsrn/online --minutes 60 --resume",
@@ -123,12 +124,16 @@ def mine(
     for line in store.manifest.summary():
         output(line)
     output(f"{store.lists.describe()}, {dataset.name} {dataset.split_name}: {folder}")
+    lists, typed = shlex.quote(str(folder)), shlex.quote(source.data)
+    output(
+        f"next: counterfoil diagnose {lists} --data {typed}, or train on them with --negatives "
+        f"{lists}"
+    )
 
 
 @verb(
     app,
-    "counterfoil judge runs/mine/online --negatives lists/ --data my-photos/ "
-    "--output corrections.jsonl",
+    "counterfoil judge runs/mine --negatives lists/ --data my-photos/ --output corrections.jsonl",
     "counterfoil judge Salesforce/blip-itm-base-coco --negatives lists/ --data my-photos/ "
     "--output my-photos/corrections.jsonl",
 )

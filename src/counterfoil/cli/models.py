@@ -145,9 +145,9 @@ def encode(
 
 @verb(
     app,
-    "counterfoil export runs/mine/best --to counterfoil --output my-model/",
-    "counterfoil export runs/clip/online --to sentence-transformers --output my-clip/",
-    "counterfoil export runs/clip/online --to trec --data my-photos/ --output rankings/",
+    "counterfoil export runs/mine --to counterfoil --output my-model/",
+    "counterfoil export runs/clip --to sentence-transformers --output my-clip/",
+    "counterfoil export runs/clip --to trec --data my-photos/ --output rankings/",
     "counterfoil export lists/ --to sentence-transformers --data my-photos/ --output out/",
     "counterfoil export lists/ --to tevatron --batch-size 32 --data scenes --output out/",
     "counterfoil export written/ --to trec --data scenes --output out/",
@@ -252,10 +252,9 @@ def _export_model(name: str, to: str, folder: Path, evaluations: Sequence[Path])
 
 @verb(
     app,
-    "counterfoil interpolate openai/clip-vit-base-patch32 runs/clip/tuned --data my-photos/ "
+    "counterfoil interpolate openai/clip-vit-base-patch32 runs/clip --data my-photos/ "
     "--other scenes --output runs/between",
-    "counterfoil interpolate openai/clip-vit-base-patch32 runs/clip/tuned --alpha 0.5 "
-    "--output runs/half",
+    "counterfoil interpolate openai/clip-vit-base-patch32 runs/clip --alpha 0.5 --output runs/half",
     panel=CONVERSION,
 )
 def interpolate(

@@ -36,7 +36,7 @@ app = typer.Typer(
 
 @verb(
     diagnose_app,
-    "counterfoil diagnose lists/ --model runs/mine/online --data my-photos/",
+    "counterfoil diagnose lists/ --model runs/mine --data my-photos/",
     "counterfoil diagnose lists/ --data flickr8k/ --set alike=0.7 --json diagnosis.json",
 )
 def diagnose(
@@ -49,8 +49,13 @@ def diagnose(
     seed: Seed = 0,
     settings: Annotated[list[str] | None, record_settings(*SETTINGS)] = None,
     page: Annotated[
-        Path, typer.Option("--output", help="HTML page of examples, with the images.")
-    ] = Path("diagnosis.html"),
+        Path | None,
+        typer.Option(
+            "--output",
+            help="HTML page of examples, with the images; default `diagnosis.html` in the folder "
+            "of negatives.",
+        ),
+    ] = None,
     json: Numbers = None,
 ) -> None:
     """Report hardness, hubness and estimated false-negative rate of mined negatives."""
@@ -60,6 +65,7 @@ def diagnose(
     from counterfoil.core.io import write_json
     from counterfoil.model import load_model
 
+    page = page or store / "diagnosis.html"
     check_new_files(page, json)
     distributed.init()
     negatives, dataset = open_negatives(store, data_source(data))
@@ -67,13 +73,13 @@ def diagnose(
     call = config(diagnose_lists, store=negatives, dataset=dataset, models=models, seed=seed)
     diagnosis = with_settings(call, settings, SETTINGS).build()
     if distributed.rank() == 0:
+        output(diagnosis.line)
         print_tables(diagnosis_tables(diagnosis))
         write_diagnosis(diagnosis, page, title=str(store))
         if json is not None:
             names = {"store": str(store), "models": model or []}
             write_json(json, {**names, **diagnosis.to_dict()})
-        output(diagnosis.line)
-        output(f"{page}")
+        output(f"open {page}")
 
 
 @verb(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar, final, get_
 import typer
 from typer.core import TyperCommand
 
-from counterfoil.core.console import console, failure, info
+from counterfoil.core.console import console, failure, info, output
 
 if TYPE_CHECKING:
     from counterfoil.core.config import Config
@@ -368,6 +368,18 @@ def print_tables(tables: Iterable[TableBlock], protocol: str = "") -> None:
 
     for table in tables:
         console().print(TerminalTable(table, protocol))
+
+
+def tell_model(folder: Path, source: DataSource) -> None:
+    """Say where the model of a run is, and what may be done with it."""
+    from counterfoil.model import MODEL
+
+    if (folder / MODEL).is_dir():
+        run, data = shlex.quote(str(folder)), shlex.quote(source.data)
+        output(
+            f"model: {folder / MODEL}; next: counterfoil index {run} {data}, or counterfoil "
+            f"evaluate {run} --data {data}"
+        )
 
 
 def check_new_folder(folder: Path) -> None:

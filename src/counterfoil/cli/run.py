@@ -21,6 +21,7 @@ from counterfoil.cli.options import (
     data_source,
     named_recipe,
     refuse_without,
+    tell_model,
     verb,
 )
 from counterfoil.core.console import output
@@ -61,6 +62,7 @@ def run(
     folder = folder or Path("runs") / pipeline.name
     if not run_pipeline(pipeline, source, folder, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)
+    tell_model(folder, source)
 
 
 @verb(
@@ -116,7 +118,7 @@ def plan(
     app,
     "counterfoil report runs/mine --data my-photos/ --output report.html",
     "counterfoil report runs/a/test-online runs/b/test-online --foils a.json --foils b.json",
-    "counterfoil report runs/mine/best other-model/ --data my-photos/ --output report.html",
+    "counterfoil report runs/mine other-model/ --data my-photos/ --output report.html",
 )
 def report(
     runs: Annotated[
@@ -152,7 +154,7 @@ def report(
         page = (runs[0] if inside else runs[0].parent) / "comparison.html"
     check_page_path(page)
     analysis = compare(runs, source=source, foils=foils or ())
-    analysis.publish(page)
+    analysis.publish(page, shown=1)
     if apart := analysis.numbers["apart"]:
         names = ", ".join(apart)
         output(f"not compared, as they were measured on other data or by another protocol: {names}")

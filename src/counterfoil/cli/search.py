@@ -96,7 +96,7 @@ NO_INDEX = "with a query alone, without an index or a model before it"
         'counterfoil search my-index/ "a dog in the snow" --min-probability 0.5',
         'counterfoil search my-index/ "a dog" --where album=holiday --where "year>=2020"',
         'counterfoil search my-index/ "a dog in the snow" --rerank runs/tags/vilt --depth 50',
-        'counterfoil search runs/mine/best "a dog in the snow" --data my-photos/',
+        'counterfoil search runs/mine "a dog in the snow" --data my-photos/',
     )
 )
 def search(

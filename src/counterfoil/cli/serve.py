@@ -31,7 +31,7 @@ app = typer.Typer(rich_markup_mode="markdown")
 @verb(
     app,
     "counterfoil serve photos.index/",
-    "counterfoil serve runs/mine/online photos.index/ --explainer runs/tags-dc/tags-dc",
+    "counterfoil serve runs/mine photos.index/ --explainer runs/tags-dc/tags-dc",
     "counterfoil serve photos.index/ --rerank runs/tags/vilt --depth 50",
     "counterfoil serve photos.index/ --public-name photos.example.org",
     "counterfoil serve photos.index/ --host 0.0.0.0 --port 80 --key-file key.txt",

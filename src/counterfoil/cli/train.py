@@ -21,6 +21,7 @@ from counterfoil.cli.options import (
     Settings,
     data_source,
     refuse_without,
+    tell_model,
     typed_command,
     verb,
 )
@@ -116,7 +117,8 @@ BatchSize = Annotated[
     str | None,
     typer.Option(
         help="Captions in a batch of every training; `all` makes the training split one batch and "
-        "an epoch one step, for contrastive and triplet with --tune frozen."
+        "an epoch one step, for contrastive and triplet with --tune frozen. `--set *.chunk=N` "
+        "encodes N items at a time, in less memory (GradCache)."
     ),
 ]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of every training.")]
@@ -141,11 +143,11 @@ Teacher = Annotated[list[str] | None, typer.Option(help="Teacher model of ndgl; 
     "counterfoil train vsepp --data my-photos/ --negatives lists/ --output runs/lists",
     "counterfoil train gpo --data my-photos/ --epochs 10 --precision bf16 --plan",
     "counterfoil train gpo --data my-photos/ --tower google/siglip2-base-patch16-224",
-    "counterfoil train ndgl/gpo --data my-photos/ --teacher runs/a/online --teacher runs/b",
+    "counterfoil train ndgl/gpo --data my-photos/ --teacher runs/a --teacher runs/b",
     "counterfoil train aoq --model openai/clip-vit-base-patch32 --tune frozen "
     "--data my-photos/ --output runs/clip",
     "counterfoil train reranker --model Salesforce/blip-itm-base-coco --negatives lists/ "
-    "--first runs/clip/best --data my-photos/ --output runs/reranker",
+    "--first runs/clip --data my-photos/ --output runs/reranker",
 )
 def train(
     context: typer.Context,
@@ -224,11 +226,12 @@ def train(
     if not run_pipeline(recipe, source, folder, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)
     _link_model(folder, recipe)
+    tell_model(folder, source)
     _say_improving(context, folder, recipe)
 
 
 def _link_model(folder: Path, recipe: Recipe) -> None:
-    """Make ``OUTPUT/model`` the model of the run, by a link, and say what to do with it."""
+    """Make ``OUTPUT/model`` the model of the run, by a link."""
     from counterfoil.core import distributed
     from counterfoil.model import MODEL
 
@@ -242,9 +245,6 @@ def _link_model(folder: Path, recipe: Recipe) -> None:
         link.unlink()
     if not link.exists():
         link.symlink_to(place)
-    output(
-        f"model: {link}; next: counterfoil index {folder} PHOTOS, or counterfoil evaluate {folder}"
-    )
 
 
 def _say_improving(context: typer.Context, folder: Path, recipe: Recipe) -> None:

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
+from counterfoil.core.console import info
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import Interval, intervals
 from counterfoil.evaluation.metrics import (
@@ -120,7 +121,8 @@ def evaluate(
 
     Args:
         model: a model, its name or folder, or several whose scores are averaged.
-        dataset: the images and texts to rank, as in ``data["test"]``.
+        dataset: the images and texts to rank, as in ``data["test"]``; of a data set with a test
+            split that is evaluated, and said.
         protocol: "whole", "flickr-1k", "coco-1k" or "coco-5k".
         ties: how equal scores rank: "row", "optimistic" or "pessimistic".
         metrics: further metrics: "R@20", "MRR@10" and the like, and functions of the (Q,) ranks of
@@ -138,6 +140,7 @@ def evaluate(
             that cannot encode the data.
     """
     chosen, further = protocol_by_name(protocol), further_metrics(metrics)
+    dataset = _test_split(dataset)
     known = truth_of(dataset, truth, judgements, chosen, further)
     models = as_models(model)
     if not models:
@@ -177,3 +180,16 @@ def truth_of(
                 "or 'complete'"
             )
     return known
+
+
+def _test_split(dataset: ImageTextDataset) -> ImageTextDataset:
+    """The test split of a whole data set that has several."""
+    names = dataset.split_names if isinstance(dataset, ImageTextDataset) else ()
+    if "test" not in names or len(names) < 2 or dataset.split_name != "all":
+        return dataset
+    every = ", ".join(map(repr, names))
+    info(
+        f"{dataset.name} has the splits {', '.join(names)}: test is evaluated; another is "
+        f"data[{names[0]!r}], all are data.split({every})"
+    )
+    return dataset["test"]

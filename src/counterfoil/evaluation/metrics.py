@@ -563,12 +563,17 @@ class EvaluationSetting:
     score: str = ""
     truth: str = ""
 
+    @property
+    def place(self) -> str:
+        """Data set and split."""
+        return " ".join(part for part in (self.dataset, self.split) if part)
+
     def line(self) -> str:
         """The protocol in one sentence, for display beside the numbers."""
         folds = self.protocol.folds
         cut = f"mean of {folds} disjoint folds" if folds > 1 else "ranked as a whole"
         parts = [
-            " ".join(part for part in (self.dataset, self.split) if part),
+            self.place,
             f"{self.protocol.name}: {self.images:,} images, {self.texts:,} texts, {cut}",
             self.decided and f"the data as decided: {self.decided}",
             self.first and f"{self.shortlists()}, all behind them in its order",

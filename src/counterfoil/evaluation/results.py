@@ -86,6 +86,28 @@ def result_table(runs: Sequence[RunResult]) -> TableBlock:
     return TableBlock("Retrieval", tuple(head), tuple(rows), note)
 
 
+def model_table(runs: Sequence[RunResult]) -> TableBlock:
+    """Tabulate R@1 of both directions and RSum by model, in the fewest lines."""
+    head = ("Model", "R@1, image to text", "R@1, text to image", "RSum", "difference", "p")
+    rows: list[TableRow] = []
+    for run in runs:
+        cells: list[str | TableCell] = [run.name]
+        for metric in ("i2t R@1", "t2i R@1", "RSum"):
+            place = METRICS.index(metric)
+            span = run.intervals[place]
+            under = f"{figure(metric, span.low)} to {figure(metric, span.high)}"
+            cells.append(TableCell(figure(metric, run.numbers[place]), under))
+        if run.against:
+            change = run.against[-1]
+            under = f"{signed(change.interval.low)} to {signed(change.interval.high)}"
+            cells += [TableCell(signed(change.difference), under), chance(change.p)]
+        else:
+            cells += ["", ""]
+        rows.append(tuple(cells))
+    note = f"Below each number: its 95 % interval. Differences of RSum are from {runs[0].name}."
+    return TableBlock("Retrieval", head, tuple(rows), note)
+
+
 def _row(runs: Sequence[RunResult], metric: str) -> TableRow:
     place = runs[0].metrics.index(metric)
     numbers = [run.numbers[place] for run in runs]

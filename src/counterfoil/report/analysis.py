@@ -49,10 +49,14 @@ class Analysis(Page):
     seed: int | None = None
     recipe: str = ""
 
-    def publish(self, out: Path) -> None:
-        """Print the tables, write the page, and write the numbers as JSON beside it.
+    def publish(self, out: Path, shown: int | None = None) -> None:
+        """Print verdict and tables, write the page, and write the numbers as JSON beside it.
 
         Only the first process of a distributed run does.
+
+        Args:
+            out: the page.
+            shown: tables to print; None for all, which the page has in any case.
         """
         from counterfoil.core import distributed  # which imports torch
 
@@ -60,7 +64,8 @@ class Analysis(Page):
             return
         provenance = current_provenance(seed=self.seed, recipe=self.recipe)
         page = replace(self, provenance=provenance)
-        for block in self.tables:
+        output(self.headline)
+        for block in self.tables[:shown]:
             console().print(TerminalTable(block, self.protocol))
         numbers = {
             "title": self.title,
@@ -70,8 +75,7 @@ class Analysis(Page):
         }
         write_json(out.with_suffix(".json"), numbers)
         write_page(page, out)
-        output(self.headline)
-        output(f"{out}, {out.with_suffix('.json')}")
+        output(f"open {out}; its numbers: {out.with_suffix('.json')}")
 
 
 def to_numbers(value: Any) -> Any:

@@ -330,8 +330,8 @@ class TrainConfig:
         optimiser: rule, rates, clipping.
         schedule: of the learning rate.
         accumulate: batches whose gradients are averaged before one optimiser step.
-        chunk: items encoded at a time with gradient caching, for large batches; 0 encodes whole
-            batches.
+        chunk: items encoded at a time with gradient caching (GradCache), for large batches; 0
+            encodes whole batches.
         precision: "bf16" computes under autocast.
         average: decay of the moving average of the weights that is evaluated and kept; 0 for none.
         one_caption: draw each image once an epoch with one of its captions.

@@ -180,11 +180,11 @@ class TrainingStep(TrainableModule[Batch]):
             before a batch is encoded is in the batch already.
         precision: "bf16" encodes and scores under autocast; losses are float32 in any case.
         seed: of what sources draw once the batch is scored.
-        chunk: images and texts encoded at a time, so that memory for encoding does not grow with
-            the batch; 0 for all. Every piece is encoded once more in the backward pass, with the
-            same dropout. Equal to the plain gradient, but running statistics of normalisation move
-            twice and the model's own losses are added up over the pieces. The idea is that of Gao
-            et al., 2021 (https://arxiv.org/abs/2101.06983).
+        chunk: images and texts encoded at a time (GradCache), so that memory for encoding does not
+            grow with the batch; 0 for all. Every piece is encoded once more in the backward pass,
+            with the same dropout. Equal to the plain gradient, but running statistics of
+            normalisation move twice and the model's own losses are added up over the pieces. The
+            idea is that of Gao et al., 2021 (https://arxiv.org/abs/2101.06983).
         tiled: compute the loss from the vectors in tiles, so that memory does not grow with the
             product of images and texts; see `check_tiled`.
 

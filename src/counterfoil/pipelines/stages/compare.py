@@ -29,6 +29,7 @@ from counterfoil.evaluation.results import (
     chance,
     figure,
     headline,
+    model_table,
     result_table,
     results,
     signed,
@@ -121,39 +122,61 @@ class Compare(Stage):
     def run(self, context: RunContext, *, resume: bool) -> None:
         """Print the evaluations side by side and write the report."""
         if distributed.rank() == 0:
-            page, path = comparison_page(context, self), context.place(self.name) / REPORT
+            evaluations = _evaluations(context, self)
+            runs = results({name: each.report for name, each in evaluations.items()})
+            page, path = (
+                comparison_page(context, self, evaluations, runs),
+                context.place(self.name) / REPORT,
+            )
             path.parent.mkdir(parents=True, exist_ok=True)
             write_page(page, path)
-            output(page.headline)
-            for table in self._shown(page.tables):
+            # the stage that selects has said its sentence
+            output(page.headline.removeprefix(_selected(context, self)).lstrip())
+            for table in self._shown(page.tables, runs):
                 console.print(TerminalTable(table, page.protocol))
             if self.selection:
                 output(f"the model to use: {context.place(self.selection)}")
             output(f"open {path}")
 
-    def _shown(self, tables: Sequence[TableBlock]) -> Iterator[TableBlock]:
+    def _shown(
+        self, tables: Sequence[TableBlock], runs: Sequence[RunResult]
+    ) -> Iterator[TableBlock]:
         """What the terminal shows of the report: recalls, and what only this comparison has."""
         recalls, *others = tables
-        # of models called in words the page shows the rest, with pictures
-        left = ("R@5", "R@10", "rank") if self.called else ("rank",)
-        rows = tuple(row for row in recalls.rows if not str(row[0]).endswith(left))
-        yield replace(recalls, rows=rows, note="Below each number: its 95 % interval.")
+        if self.called or len(runs) > 2:
+            yield model_table(runs)
+        else:
+            rows = tuple(row for row in recalls.rows if not str(row[0]).endswith("rank"))
+            yield replace(recalls, rows=rows, note="Below each number: its 95 % interval.")
         if not self.called:
             yield from (table for table in others if self.others or table.title != FORGETTING)
 
 
-def comparison_page(context: RunContext, stage: Compare) -> Page:
-    """The report of a run: results, learning curves, hardness of negatives, retrievals."""
+def _evaluations(context: RunContext, stage: Compare) -> dict[str, RetrievalEvaluation]:
     titles = stage.called or [context.stage(name, Evaluate).title for name in stage.results]
-    evaluations = {
+    return {
         title: RetrievalEvaluation.open(context.place(name))
         for title, name in zip(titles, stage.results, strict=True)
     }
+
+
+def _selected(context: RunContext, stage: Compare) -> str:
+    """The sentence of the stage that selects a model, if there is one."""
+    return selection_sentence(context.place(stage.selection)) if stage.selection else ""
+
+
+def comparison_page(
+    context: RunContext,
+    stage: Compare,
+    evaluations: Mapping[str, RetrievalEvaluation],
+    runs: Sequence[RunResult],
+) -> Page:
+    """The report of a run: results, learning curves, hardness of negatives, retrievals."""
+    titles = list(evaluations)
     reports = {name: evaluation.report for name, evaluation in evaluations.items()}
     used = (name for result in stage.results for name in context.stage(result, Evaluate).using)
     trained = [n for n in dict.fromkeys(used) if isinstance(context.recipe.stage(n), ModelStage)]
     forgetting = forgetting_table(context, stage)
-    runs = results(reports)
     named = dict(zip(trained, titles)) if stage.called else {name: name for name in trained}
     curves = [
         learning_curve(title, context.place(name) / "metrics.jsonl")
@@ -174,7 +197,6 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
         "Hardness of negatives": (gap_histograms(gaps),) if gaps else (),
         "Recall against cost": (cascade_figure(cascades),) if cascades else (),
     }
-    verdict = selection_sentence(context.place(stage.selection)) if stage.selection else ""
     if stage.foils:  # a report without foils imports nothing of them
         from counterfoil.pipelines.stages.foil_report import compare_on_foils
 
@@ -186,7 +208,7 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
         headline=" ".join(
             part
             for part in (
-                verdict,
+                _selected(context, stage),
                 first_answers(runs, next(iter(reports.values())))
                 if stage.called
                 else headline(runs),
@@ -246,7 +268,7 @@ def _curve(name: str, lines: Sequence[Mapping[str, Any]]) -> LearningCurve:
 
 
 def _galleries(
-    context: RunContext, stage: Compare, evaluations: dict[str, RetrievalEvaluation]
+    context: RunContext, stage: Compare, evaluations: Mapping[str, RetrievalEvaluation]
 ) -> tuple[CardSection, ...]:
     """Retrievals of the last evaluation, with the places under the others."""
     dataset = context.split(context.stage(stage.results[-1], Evaluate).split)

@@ -37,7 +37,7 @@ from counterfoil.evaluation.metrics import (
     warn_of_ties,
 )
 from counterfoil.evaluation.protocols import evaluate_protocol, folds_of, protocol_by_name
-from counterfoil.evaluation.results import result_table, results
+from counterfoil.evaluation.results import headline, result_table, results
 from counterfoil.model import load_model
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.stages.base import Stage, models_content
@@ -252,15 +252,17 @@ class RetrievalEvaluation:
         )
 
     def show(self, name: str) -> None:
-        """Print the table; a cascade beside its parts."""
+        """Print verdict and table; a cascade beside its parts."""
         reports, setting = {name: self.report}, self.report.setting
         if self.shortlists:
             if self.shortlists.full:
                 reports["full ranking"] = self.shortlists.full
             reports[f"{setting.first} alone"] = self.shortlists.first
-        console.print(TerminalTable(result_table(results(reports)), setting.line()))
+        runs = results(reports)
+        output(f"{name} on {setting.place}: {headline(runs[:1])}")
         if self.shortlists:
             output(self.shortlists.describe(self.report))
+        console.print(TerminalTable(result_table(runs), setting.line()))
 
     def save(self, folder: Path, models: Sequence[str] = ()) -> None:
         """Write ``evaluation.json`` and ``evaluation.safetensors``, and a manifest of both."""
