@@ -14,6 +14,7 @@ from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from counterfoil.data.checks import check_pictures, equal_captions
 from counterfoil.data.corrections import Correction, CorrectionAction
@@ -28,13 +29,19 @@ from counterfoil.evaluation.explain import (
 )
 from counterfoil.evaluation.explanation_page import ExplainedCard
 from counterfoil.model import Model
+from counterfoil.negatives.crops import MOST_BY_LOOKS, find_crops
 from counterfoil.negatives.diagnose import (
     InspectedPairs,
     inspect_pairs,
     suspects_by_score,
     suspects_by_wording,
 )
-from counterfoil.negatives.filters import check_least, connected_groups, near_or_mirrored
+from counterfoil.negatives.filters import (
+    NearPairs,
+    check_least,
+    connected_groups,
+    near_or_mirrored,
+)
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.report.page import PageItem, Provenance, TextPart, template, thumbnail
 from counterfoil.scoring.encode import EmbeddedDataset
@@ -208,12 +215,15 @@ def audit_dataset(
             "that ranks them with --model"
         )
     readable, unreadable = _unreadable_images(dataset)
-    sections = [unreadable, *_data_sections(_Display(readable, config.top), config)]
+    judged = _without_empty(_select_split(readable, config.split))
+    members = [model.embed(judged) for model in models]
+    # of all splits, a picture may be part of one of another split
+    vectors = _single_vectors(members) if config.split == "all" else None
+    sections = [unreadable, *_data_sections(_Display(readable, config.top), config, vectors)]
     if models or explainer is not None:
-        judged = _without_empty(_select_split(readable, config.split))
         display = _Display(judged, config.top)
         if models:
-            sections.append(_mismatches(display, models, explainer))
+            sections.append(_mismatches(display, models, members, explainer))
         elif explainer is not None:
             sections.append(_doubted(display, explainer))
     if negatives is not None:
@@ -233,6 +243,14 @@ def _without_empty(dataset: ImageTextDataset) -> ImageTextDataset:
         return dataset
     texts = torch.tensor(rows, dtype=torch.long)
     return dataset.cut(torch.arange(len(dataset)), texts, dataset.text_to_image[texts])
+
+
+def _single_vectors(members: Sequence[EmbeddedDataset]) -> Tensor | None:
+    """(I, D) unit embeddings of the images by the first model of one vector an image, if any."""
+    for member in members:
+        if member.images.tokens.shape[1] == 1:
+            return normalize(member.images.tokens[:, 0].float(), dim=1)
+    return None
 
 
 @final
@@ -331,42 +349,84 @@ def _unreadable_images(dataset: ImageTextDataset) -> tuple[ImageTextDataset, Aud
     return dataset.subset(torch.tensor(readable, dtype=torch.long)), section
 
 
-def _data_sections(display: _Display, config: AuditConfig) -> Iterator[AuditSection]:
-    """Sections that need no model."""
+def _data_sections(
+    display: _Display, config: AuditConfig, vectors: Tensor | None
+) -> Iterator[AuditSection]:
+    """Sections that need no model; embeddings of the images find more crops."""
     dataset = display.dataset
     if dataset.pictures is not None or dataset.features is not None:
-        yield from _near_duplicates(display, config.near)
+        yield from _near_duplicates(display, config.near, vectors)
     if dataset.text_features is None:
         yield from _empty_captions(display)
         yield from _repeated_captions(display)
 
 
-def _near_duplicates(display: _Display, least: float) -> Iterator[AuditSection]:
+@final
+@dataclass(frozen=True, slots=True)
+class _Likeness:
+    """Two images that show the same."""
+
+    rows: tuple[int, int]
+    score: float
+    notes: tuple[str, str]  # of either: how it is like the other
+
+
+def _likenesses(dataset: ImageTextDataset, least: float, vectors: Tensor | None) -> list[_Likeness]:
+    """Pairs of near images, one of which may be mirrored, and of a picture and a part of it."""
+    near, mirrored = near_or_mirrored(dataset, least=least)
+    columns = near.left.tolist(), near.right.tolist(), near.score.tolist(), mirrored.tolist()
+    found = []
+    for left, right, score, flipped in zip(*columns):
+        note = f"cosine {score:.3f}{', mirrored' if flipped else ''}"
+        found.append(_Likeness((left, right), score, (note, note)))
+    if dataset.features is not None or dataset.pictures is None:
+        return found
+    known = {each.rows for each in found}
+    crops = find_crops(dataset.pictures, vectors)
+    for place in crops.score.argsort(descending=True, stable=True).tolist():
+        crop, whole = int(crops.crop[place]), int(crops.whole[place])
+        pair = min(crop, whole), max(crop, whole)
+        if pair not in known:
+            known.add(pair)
+            names = dataset.image_ids[crop], dataset.image_ids[whole]
+            notes = f"a part of {names[1]}", f"{names[0]} is a part of it"
+            found.append(_Likeness((crop, whole), float(crops.score[place]), notes))
+    return found
+
+
+def _near_duplicates(
+    display: _Display, least: float, vectors: Tensor | None
+) -> Iterator[AuditSection]:
     """Near-duplicate images across splits, and within splits."""
     dataset = display.dataset
-    near, mirrored = near_or_mirrored(dataset, least=least)
-    # highest cosine of each row with any other, and whether it is that of a mirror image
-    best: dict[int, tuple[float, bool]] = {}
-    columns = near.left.tolist(), near.right.tolist(), near.score.tolist(), mirrored.tolist()
-    for left, right, score, flipped in zip(*columns):
-        for row in (left, right):
-            best[row] = max(best.get(row, (0.0, False)), (score, flipped))
-    groups = connected_groups(near, len(dataset))
+    found = _likenesses(dataset, least, vectors)
+    best: dict[
+        int, tuple[float, str]
+    ] = {}  # highest score of each row with any other, and its note
+    for each in found:
+        for row, note in zip(each.rows, each.notes):
+            best[row] = max(best.get(row, (0.0, "")), (each.score, note))
+    left, right = (
+        torch.tensor([each.rows for each in found], dtype=torch.long).view(-1, 2).unbind(1)
+    )
+    pairs = NearPairs.of(left, right, torch.tensor([each.score for each in found]))
+    groups = connected_groups(pairs, len(dataset))
     groups.sort(key=lambda rows: (-max(best[row][0] for row in rows), rows[0]))
-    inputs = "features" if dataset.features is not None else "grey thumbnails"
-    either = "" if dataset.features is not None else ", as they are or mirrored,"
-    rule = f"Cosine of their {inputs}{either} of at least {least:g}."
+    rule = f"Cosine of their features of at least {least:g}."
+    if dataset.features is None:
+        rule = (
+            f"Cosine of their grey thumbnails, as they are or mirrored, of at least {least:g}; or "
+            "one is a part of the other, at least half of each side"
+        )
+        if len(dataset) > MOST_BY_LOOKS and vectors is None:
+            rule += f" (not looked for in more than {MOST_BY_LOOKS:,} pictures without a model)"
+        rule += "."
     leaked = "Nearly the same picture in several splits: what is trained on is measured on too."
     repeated = "Nearly the same picture more than once in a split."
 
     def finding(rows: list[int]) -> Finding:
         shown = rows[:GROUP_IMAGES]
-        items = []
-        for row in shown:
-            score, flipped = best[row]
-            note = f"cosine {score:.3f}{', mirrored' if flipped else ''}"
-            items.append(display.image_item(row, note, score))
-        return Finding(tuple(items))
+        return Finding(tuple(display.image_item(row, best[row][1], best[row][0]) for row in shown))
 
     for across, kind, title, note in (
         (True, "leaked", "Leaked images", leaked),
@@ -448,11 +508,14 @@ def rank_mismatches(members: Sequence[EmbeddedDataset], text_to_image: Tensor) -
 
 
 def _mismatches(
-    display: _Display, models: Sequence[Model], explainer: Model | None
+    display: _Display,
+    models: Sequence[Model],
+    members: Sequence[EmbeddedDataset],
+    explainer: Model | None,
 ) -> AuditSection:
     """Captions that fit their own image worse than many other captions and images do."""
     dataset = display.dataset
-    ranks = rank_mismatches([model.embed(dataset) for model in models], dataset.text_to_image)
+    ranks = rank_mismatches(members, dataset.text_to_image)
     worst = ranks.worst()
     explanations = {}
     if explainer is not None and worst:
