@@ -12,10 +12,12 @@ from torch.nn.functional import normalize
 import recipes_cases
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.readers import load_dataset
+from counterfoil.evaluation.caption_check import CAPTION_CHECK
 from counterfoil.model import load_model
 from counterfoil.search.calibrate import (
     CALIBRATION,
     Calibration,
+    UnfitError,
     fit_calibration,
     hit_features,
     labelled_hits,
@@ -130,6 +132,20 @@ def test_command_line(index, capsys):
     assert 0 < json.loads(capsys.readouterr().out)["results"][0]["probability"] < 1
     assert recipes_cases.run(*ask) == 0
     assert "probability" in capsys.readouterr().out
+
+
+def test_verdicts_do_not_wait_for_probabilities(index, capsys, monkeypatch):
+    """A model that finds nothing has none, and the calibration of captions stays."""
+
+    def unfit(*_: object) -> None:
+        raise UnfitError("none of 5 captions finds its image")
+
+    monkeypatch.setattr("counterfoil.search.index.fit_calibration", unfit)
+    assert recipes_cases.run("index", "--output", index, "--calibrate", "scenes:images=60") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "probabilities of results cannot be calibrated: none of 5 captions finds" in told
+    assert (index / CAPTION_CHECK).exists()
+    assert not (index / CALIBRATION).exists()
 
 
 def test_exchanges_of_an_index_doubt_words(index, tmp_path, capsys):

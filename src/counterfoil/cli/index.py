@@ -238,6 +238,7 @@ def _adjust(folder: Path, calibrate: str | None, hubness: str | None, *, words: 
 def _calibrate(folder: Path, source: DataSource, words: bool) -> None:
     from counterfoil.core.console import output
     from counterfoil.evaluation.caption_check import held_out
+    from counterfoil.search.calibrate import UnfitError
     from counterfoil.search.index import open_index
 
     with open_index(folder) as opened:
@@ -246,11 +247,12 @@ def _calibrate(folder: Path, source: DataSource, words: bool) -> None:
         check = opened.calibrate_captions(part)
         output(f"captions are {check.basis}")
         if opened.proposals is None:
-            fitted = opened.calibrate(part)
-            output(
-                f"probabilities of results are calibrated on {fitted.captions:,} captions of "
-                f"{check.data}"
-            )
+            try:
+                count = opened.calibrate(part).captions
+                told = f"are calibrated on {count:,} captions of {check.data}"
+            except UnfitError as error:  # verdicts on captions are written nevertheless
+                told = f"cannot be calibrated: {error}"
+            output(f"probabilities of results {told}")
         if words:
             exchanges = opened.calibrate_words(part, dataset.texts)
             output(

@@ -110,6 +110,10 @@ class Calibration:
         return cls(stored.slopes, stored.offset, stored.captions)
 
 
+class UnfitError(ValueError):
+    """Captions and images of which a model finds none, so that no probability can be fitted."""
+
+
 def hit_features(scores: Tensor, null: Tensor, size: int) -> Array:
     """(Q, K, 3) z, surprise and score of (Q, K) results, from (Q, N) null scores."""
     count = null.shape[1]
@@ -143,6 +147,7 @@ def fit_calibration(texts: Tensor, images: Tensor, matches: Tensor) -> Calibrati
 
     Raises:
         ValueError: there are too few captions or images.
+        UnfitError: no caption finds its image.
     """
     if len(texts) < MIN_CAPTIONS or len(images) <= MIN_IMAGES:
         raise ValueError(
@@ -151,7 +156,7 @@ def fit_calibration(texts: Tensor, images: Tensor, matches: Tensor) -> Calibrati
         )
     features, labels = labelled_hits(texts, images, matches)
     if not 0 < labels.sum() < len(labels):
-        raise ValueError(
+        raise UnfitError(
             f"none of {len(texts)} captions finds its image among the first {LABELLED} of "
             f"{len(images)} images, or all always do; a calibration cannot be fitted, give other "
             "data or a better model"
