@@ -301,6 +301,12 @@ def test_lists_of_all_true_pairs(tmp_path, model):
     assert {n: found.metrics[n] for n in plain.metrics} == plain.metrics
     assert found.metrics["t2i R-precision"] == pytest.approx(found.metrics["t2i R@1"])
     assert math.isnan(found.metrics["i2t mAP of others"])  # nobody else's caption is true
+    assert found.to_dict()["i2t"]["map_of_others"] is None
+    json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert "–" in repr(found)
+    table = result_table(results({"a": found.report, "b": found.report}))
+    assert "nan" not in repr(table)
+    json.dumps([run.to_dict() for run in results({"a": found.report})], allow_nan=False)
     assert "hold all true pairs of 20 images and 100 captions" in found.protocol
     # only some are asked, and one has no true item here: it is missed
     (tmp_path / "i2t.json").write_text(json.dumps({"3": i2t["3"], "5": []}))

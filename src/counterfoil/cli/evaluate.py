@@ -78,7 +78,7 @@ def evaluate(
         bool, typer.Option(help="Rank everything too, to measure what the shortlist loses.")
     ] = False,
     truth: Annotated[
-        str, typer.Option(help="What is true: own captions, judged pairs, or complete: own, …")
+        str, typer.Option(help="Own captions, judged pairs too, or complete: every true pair.")
     ] = "own",
     judgements: Annotated[
         Path | None,
@@ -255,7 +255,7 @@ def _show_comparison(evaluations: Mapping[str, _Evaluation]) -> dict[str, object
             {"models": evaluation.models, **evaluation.retrieval.to_dict()}
             for evaluation in evaluations.values()
         ],
-        "comparison": [asdict(run) for run in runs],
+        "comparison": [run.to_dict() for run in runs],
     }
 
 

@@ -22,6 +22,7 @@ from counterfoil.evaluation.metrics import (
     EvaluationReport,
     Metric,
     RankedQueries,
+    finite_or_none,
 )
 from counterfoil.report.figures import ResultPoint
 from counterfoil.report.tables import MISSING, format_interval
@@ -39,14 +40,14 @@ EDGES = (0.025, 0.975)  # of a 95 % interval
 @final
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Percentile bootstrap interval of a measure."""
+    """Percentile bootstrap interval of a measure; NaN where nothing was measured."""
 
     low: float
     high: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The interval as plain values for JSON."""
-        return asdict(self)
+        """The interval as plain values for JSON, with None for NaN."""
+        return {"low": finite_or_none(self.low), "high": finite_or_none(self.high)}
 
 
 def image_draws(
@@ -219,8 +220,13 @@ class Comparison:
     p: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """The comparison as plain values for JSON."""
-        return asdict(self)
+        """The comparison as plain values for JSON, with None for NaN."""
+        return {
+            "metric": self.metric,
+            "difference": finite_or_none(self.difference),
+            "interval": self.interval.to_dict(),
+            "p": self.p,
+        }
 
 
 def intervals(

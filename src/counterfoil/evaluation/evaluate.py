@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +23,7 @@ from counterfoil.evaluation.metrics import (
 )
 from counterfoil.evaluation.protocols import check_whole, evaluate_protocol, protocol_by_name
 from counterfoil.model import Model, as_models
-from counterfoil.report.tables import format_interval
+from counterfoil.report.tables import MISSING, format_interval
 from counterfoil.scoring.reducers import Tie
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class EvaluationResult:
 
     def _cell(self, name: str) -> str:
         number, span = self.metrics[name], self.intervals[name]
+        if math.isnan(number):
+            return MISSING
         fine = name.partition(" ")[2] in self._fine
         return format_interval(number, span.low, span.high, ".3f" if fine else ".1f")
 

@@ -661,7 +661,8 @@ class EvaluationReport:
         """JSON-ready form, without the single queries."""
         numbers = dict(zip(self.names, self.numbers, strict=True))
         i2t, t2i = (
-            side.to_dict() | {m.key: numbers[f"{side.direction} {m.name}"] for m in self.further}
+            side.to_dict()
+            | {m.key: finite_or_none(numbers[f"{side.direction} {m.name}"]) for m in self.further}
             for side in (self.i2t, self.t2i)
         )
         return {
@@ -672,6 +673,11 @@ class EvaluationReport:
             "rsum": self.rsum,
             "folds": [{"i2t": i2t.to_dict(), "t2i": t2i.to_dict()} for i2t, t2i in self.folds],
         }
+
+
+def finite_or_none(number: float) -> float | None:
+    """None for NaN, which JSON does not have: a metric without a query that it can measure."""
+    return None if math.isnan(number) else number
 
 
 MANY_TIES = 0.01  # of the queries

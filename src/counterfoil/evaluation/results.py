@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from counterfoil.evaluation.bootstrap import Comparison, Interval, compare, intervals, sums
 from counterfoil.evaluation.cascade import ShortlistReport
-from counterfoil.evaluation.metrics import METRICS, RECALLS, EvaluationReport
+from counterfoil.evaluation.metrics import METRICS, RECALLS, EvaluationReport, finite_or_none
 from counterfoil.report.figures import ResultPoint, result_curves
 from counterfoil.report.page import Figure, TableBlock, TableCell, TableRow
+from counterfoil.report.tables import MISSING
 
 RSUM = METRICS.index("RSum")
 GROUPS = (("Image to text", "i2t "), ("Text to image", "t2i "), ("Both", "RSum"))
@@ -26,6 +28,16 @@ class RunResult:
     numbers: tuple[float, ...]  # one for each of the metrics
     intervals: tuple[Interval, ...]  # one for each of the metrics
     against: tuple[Comparison, ...] = ()  # with the first run; empty for the first run itself
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form, with None for NaN."""
+        return {
+            "name": self.name,
+            "metrics": list(self.metrics),
+            "numbers": [finite_or_none(number) for number in self.numbers],
+            "intervals": [interval.to_dict() for interval in self.intervals],
+            "against": [change.to_dict() for change in self.against],
+        }
 
 
 def results(reports: dict[str, EvaluationReport]) -> tuple[RunResult, ...]:
@@ -172,6 +184,8 @@ def cascade_figure(curves: Mapping[str, ShortlistReport]) -> Figure:
 
 def figure(metric: str, number: float) -> str:
     """Format a metric: medians as integers, all others with one decimal."""
+    if math.isnan(number):
+        return MISSING
     integral = metric.endswith("median rank") and number == int(number)
     return f"{number:.0f}" if integral else f"{number:,.1f}"
 
@@ -179,7 +193,7 @@ def figure(metric: str, number: float) -> str:
 def signed(number: float, metric: str = "") -> str:
     """Format a difference with its sign."""
     text = figure(metric, abs(number))
-    if not float(text.replace(",", "")):
+    if text == MISSING or not float(text.replace(",", "")):
         return text
     return f"{'+' if number > 0 else '−'}{text}"
 

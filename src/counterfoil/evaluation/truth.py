@@ -12,7 +12,7 @@ No annotations are part of this package.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -29,7 +29,7 @@ from counterfoil.data.corrections import (
     read_votes,
 )
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.evaluation.metrics import R_CAP, Direction
+from counterfoil.evaluation.metrics import R_CAP, Direction, queries_with_positives
 from counterfoil.scoring.true_places import TrueInTile, TruePlacesReducer
 
 TruthName = Literal["own", "judged", "complete"]
@@ -116,7 +116,10 @@ def open_truth(name: str, dataset: ImageTextDataset, judgements: Path | str | No
 
 def own_truth(dataset: ImageTextDataset) -> Truth:
     """The captions of each image and the extra positives are true, all else is false."""
-    side = Side(_own_pairs(dataset))
+    more = dataset.extra_positives
+    if more is not None:  # as recalls count them
+        more = queries_with_positives(more, dataset.text_to_image, len(dataset))
+    side = Side(_own_pairs(replace(dataset, extra_positives=more, extra_weights=None)))
     return Truth("own", "", side, side)
 
 
