@@ -68,6 +68,8 @@ ELSEWHERE = {
     "counterfoil index runs/mine my-photos/ --output my-index/ --backend": "a server",
     "counterfoil serve my-index/ --explainer": "tests/serve/test_app.py",
     "counterfoil serve flickr8k-index/ --rerank": "tests/serve/test_service.py",
+    "counterfoil evaluate runs/vsepp/online --data flickr8k/ --truth judged": "people's answers; "
+    "tests/evaluation/test_truth.py",
     "counterfoil evaluate runs/tags/tags --first": "tests/papers/cli/test_verbs.py",
     "counterfoil run tags": "tests/papers/pipelines/test_run.py",
     "counterfoil papers convert uniter": "tests/papers/models/test_uniter_names.py",
