@@ -132,6 +132,10 @@ def test_models_without_a_version_or_provenance_say_what_is_there(made):
     assert "\n  data mine; seed 3; saved\n" in repr(replace_card(made.model, card))
 
 
+def test_a_model_without_a_name_has_that_of_its_module():
+    assert repr(cf.Model(Towers(), preprocess=mean_colour)).startswith("Model('Towers'): Towers, ")
+
+
 def replace_card(model, card):
     return cf.Model(model.model, model.processor, model.name, model.spec, card)
 

@@ -67,6 +67,10 @@ def test_names_of_models_are_opened(folder, data, tmp_path):
         ),
         (lambda f, d, p: cf.WeightedSum(terms={"a": LOSS}), "give its weight and the loss"),
         (lambda f, d, p: d["tset"], "tset"),
+        (
+            lambda f, d, p: cf.evaluate(f, d["test"], metrics=trainer),
+            r"metrics=trainer is one metric; write metrics=\[trainer\]",
+        ),
     ],
 )
 def test_other_types_say_what_to_write(call, message, folder, data, tmp_path):

@@ -307,7 +307,7 @@ class Model:
         values = {
             "model": model,
             "processor": processor,
-            "name": name or type(model).__name__,
+            "name": name or type(model.own_module).__name__,
             "spec": spec,
             "card": card,
         }

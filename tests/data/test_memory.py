@@ -238,6 +238,7 @@ PAIR = [("a.png", "a dog")]
         (3, {}, "int is no data set"),
         ([], {}, "the list is empty; at least one picture with a caption"),
         (["a.png", "b.png"], {}, "item 0 of the list is 'a.png'; a pair is needed"),
+        ((["a.png"], ["one", "two"]), {}, r"two lists become pairs by list\(zip\(paths, capt"),
         ([*PAIR, ("b.png",)], {}, r"item 1 of the list is \('b.png',\)"),
         ([("a dog", "a.png")], {}, "captions first; write the picture first, as"),
         ([*PAIR, ("gone.png", "x")], {}, r"1 of 2 pictures are not there, .*gone\.png; images="),

@@ -296,7 +296,10 @@ def opened_into_alone() -> dict[str, tuple[Model, str]]:
         "own class": (replace(small, model=own.build(), spec=own), "or register yours"),
         "a module as an argument": (replace(small, spec=module), "use plain values or config"),
         "a function": (replace(small, spec=function), "not something this file may call"),
-        "no call": (replace(small, spec=None), "nothing says how small is built"),
+        "no call": (
+            replace(small, spec=None),
+            "nothing says how small is built; so the result opens as",
+        ),
     }
 
 

@@ -345,7 +345,8 @@ class ImageTextDataset:
 
     def __repr__(self) -> str:
         counts = Counter(self.splits)
-        parts = ", ".join(f"{name} {counts[name]:,}" for name in self.split_names)
+        names = dict.fromkeys(("train", "dev", "test", *self.split_names))
+        parts = ", ".join(f"{name} {counts[name]:,}" for name in names if counts[name])
         several = f"; {parts}" if len(self.split_names) > 1 else ""
         return (
             f"ImageTextDataset({self.name!r}, {self.split_name}: {len(self):,} images and "

@@ -262,7 +262,8 @@ def further_metrics(asked: Sequence[str | RankFunction]) -> tuple[Metric, ...]:
             name.
     """
     if isinstance(asked, str) or callable(asked):
-        raise ValueError(f"metrics={asked!r} is one metric; write metrics=[{asked!r}]")
+        one = getattr(asked, "__name__", repr(asked))
+        raise ValueError(f"metrics={one} is one metric; write metrics=[{one}]")
     metrics = tuple(named_metric(one) if isinstance(one, str) else _of_user(one) for one in asked)
     shown = {metric.name for metric in DIRECTION_METRICS.values()}
     metrics = tuple(metric for metric in metrics if metric.name not in shown)

@@ -24,6 +24,7 @@ from counterfoil.core import distributed
 from counterfoil.core.config import Config, digest
 from counterfoil.core.console import info, progress, warn
 from counterfoil.core.io import check_room
+from counterfoil.core.registry import added
 from counterfoil.core.resumable import WorkStopped, difference
 from counterfoil.data.batching import BatchSampler, ImagePartition
 from counterfoil.data.dataset import ImageTextDataset, check_dataset
@@ -538,11 +539,15 @@ class Trainer:
             dev.check_captions("to choose the best epoch by")
         spec, why = reopening_call(model)
         if spec is None:
+            known = [repr(name) for name in added("model")]
+            factory = (
+                f"a model that a registered factory made, cf.load_model({' or '.join(known)}),"
+                if known
+                else "a model of a registered factory, @register.model('name'),"
+            )
             info(
-                f"{why}. So the result will open as "
-                f"cf.load_model({str(Path(output) / MODEL)!r}, into=MODEL), with the model built "
-                "as for this training; a registered factory, @register.model('name'), would open "
-                "it by itself"
+                f"{why}; so the result opens as cf.load_model({str(output)!r}, into=MODEL), with a "
+                f"model built as this one, while {factory} opens by itself"
             )
             model = replace(model, spec=None)
         self.model, self.train_set, self.dev = model, train, dev

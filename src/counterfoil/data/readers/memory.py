@@ -78,7 +78,8 @@ def _pair(item: Any, place: int) -> dict[str, Any]:
         shown = repr(item) if len(repr(item)) < 80 else f"{repr(item)[:80]} …"
         raise ValueError(
             f"item {place} of the list is {shown}; a pair is needed, as ('beach.jpg', 'a dog by "
-            "the sea'), or give a table with a column of images and one of captions"
+            "the sea'); two lists become pairs by list(zip(paths, captions)), and arrays of "
+            "vectors are given as {'images': …, 'captions': …, 'owner': …}"
         )
     return {"image": item[0], "caption": item[1]}
 
