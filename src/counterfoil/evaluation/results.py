@@ -136,7 +136,8 @@ def _row(runs: Sequence[RunResult], metric: str) -> TableRow:
             cells.append(TableCell(signed(change.difference, metric), f"{low} to {high}"))
             cells.append(chance(change.p))
     name = metric.removeprefix("i2t ").removeprefix("t2i ")
-    return name[0].upper() + name[1:], *cells
+    # "median rank" begins with a capital, "mAP" stays
+    return name if name != name.lower() else name[0].upper() + name[1:], *cells
 
 
 def cascade_table(name: str, shortlists: ShortlistReport) -> TableBlock:
