@@ -20,14 +20,14 @@ import torch
 
 from benchmarks.truths.arms import ARMS, BASE, CCA, Cost, Point, fit
 from benchmarks.truths.bed import Bed, write_bed
-from benchmarks.truths.table import CONTRASTS, table
+from benchmarks.truths.table import CONTRASTS, SEEDS, table
 from counterfoil import __version__
 from counterfoil.core.io import parse_json, read_json, write_json, write_text
 from counterfoil.core.tensors import write_tensors
 from counterfoil.data.readers import load_dataset
 from counterfoil.losses.contrastive import InfoNCELoss
 
-EXPLORED, CONFIRMING = (0, 1), range(2, 22)
+EXPLORED, CONFIRMING = (0, 1), SEEDS
 LEDGER, DECLARED, TABLE = "ledger.jsonl", "declared.json", "table.json"
 STOPPED = 3  # exit code of a run that goes on when it is called again
 

@@ -20,6 +20,7 @@ from counterfoil.core.tensors import read_tensors
 from counterfoil.evaluation.bootstrap import Interval, image_draws, percentile_interval
 
 RESAMPLES = 2000
+SEEDS = range(2, 22)  # confirm; 0 and 1 explored
 # measures of the table: the sum or the mean of both directions
 MEASURES: Mapping[str, tuple[str, float]] = {
     "dev RSum": ("dev {} RSum", 1.0),
@@ -173,6 +174,8 @@ def verdict(contrast: Contrast, points: Mapping[str, Points]) -> str:
     low, high = (span.low, span.high) if contrast.sign == "more" else (-span.high, -span.low)
     state = "Confirmed" if low > 0 else "Refuted, the opposite holds" if high < 0 else "Open"
     seeds = len(set(points[contrast.arm]) & set(points[contrast.base]))
+    if seeds < len(SEEDS):
+        state = f"Open, {seeds} of {len(SEEDS)} seeds"
     return (
         f"**{state}**: {contrast.claim} {contrast.measure} {change:+.2f} ({span.low:+.2f} to "
         f"{span.high:+.2f}), {contrast.arm} against {contrast.base}, {seeds} seeds."

@@ -119,6 +119,7 @@ def test_explored_declared_confirmed_and_taken_up_again(bed, tmp_path, monkeypat
     assert command.main(["table", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "hardest triplet, batch 512 against InfoNCE, batch 512, 2 seeds." in shown
+    assert "- **Open, 2 of 20 seeds**: The hardest triplet has the better" in shown
     assert "**Not run yet**: Mined pairs help InfoNCE." in shown
     monkeypatch.setattr(command, "CONTRASTS", table.CONTRASTS[:2])
     (tmp_path / "ledger.jsonl").write_text(
