@@ -51,6 +51,8 @@ PAGES = GUIDES + STUDIES
 ELSEWHERE = {
     "make": "the tests themselves",
     "counterfoil data check photos.csv --image-column": "tests/data/test_annotations.py",
+    # a model of random weights finds nothing, and has no probabilities
+    'counterfoil search my-index/ "a dog in the snow" --min-prob': "tests/search/test_calibrate.py",
     # an encoder with random weights takes all captions for alike
     "counterfoil mine runs/vsepp/online --data flickr8k/:features=flickr8k_regions/ --output "
     "lists-meanings/": "tests/negatives/test_filters.py",
