@@ -27,6 +27,8 @@ UNWRITTEN = {
     "_TextGraph",
     "OwnEncoders",  # around a module of the user's, whose own name is saved
     "OwnScore",
+    "OwnLoss",  # around a function or module, which is recorded itself
+    "VectorLoss",
     "RetrievalModel",
     "SingleVectorModel",
     "TwoTowerModel",
