@@ -161,7 +161,7 @@ TAKES_RECIPES = ("counterfoil run", "counterfoil plan")
 OTHER_OPTIONS = frozenset({"--csv-img-key", "--local-addr", "--rdzv-conf"})
 OTHER_NAMES = frozenset({
     "EncoderProtocol", "SearchProtocol", "TrustedHostMiddleware", "NCCL_SOCKET_IFNAME",
-    "GLOO_SOCKET_IFNAME", "NaN", "DataLoader", "SentenceTransformerTrainer",
+    "GLOO_SOCKET_IFNAME", "NaN", "DataLoader", "SentenceTransformerTrainer", "SupConLoss",
 })  # fmt: skip
 
 
