@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from benchmarks.experiments.cca import _projections
+from benchmarks.experiments.summary import of_changes
 from counterfoil.core.config import config, lazy
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import FeatureArray
@@ -52,6 +54,7 @@ from counterfoil.training.trainer import train_network
 
 LEDGER = Path("docs/evidence/small-data.jsonl")
 SETTINGS = ("epochs", "steps", "least_steps", "evaluate_every", "patience")
+PAGE = Path("docs/results/defaults.md")
 METHODS = ("default", "before", "grid")
 Way = Literal["photos", "frozen"]
 SIZES = (50, 150, 300, 1000)
@@ -133,25 +136,34 @@ class Runner:
             plan=WAYS["frozen"][1],
         )
 
+    @property
+    def before(self) -> TrainConfig:
+        """The settings until November 2026, the same passes for any number of photos."""
+        plan = self.stage.plan
+        optimiser = replace(plan.optimiser, rate=1e-3)
+        return replace(plan.of_epochs(plan.epochs), optimiser=optimiser)
+
     def run(self, size: int, seed: int, plan: TrainConfig) -> dict[str, float]:
         """Train to the end, and read off what early stopping would have kept."""
         rows = self.data.rows(size, seed)
         train, dev = (self.data.subset(part, n) for part, n in zip(rows, ("train", "dev")))
+        plan = plan.on_dev(len(dev))
         stage = replace(self.stage, plan=plan)
         context: Any = SimpleNamespace(train=train, dataset=train)
         model = build_for_training(context, stage)
-        history: list[tuple[float, RetrievalModel]] = []
+        history: list[float] = []
         kept: dict[str, float] = {}
         best, waited = -math.inf, 0
 
         def measure(network: RetrievalModel) -> Measure:
             nonlocal best, waited
             figure = self.rsum(replace(model, model=network), dev)
-            history.append((figure, network))
+            history.append(figure)
             if "stopped" in kept:
                 return {"rsum": figure}
-            waited = 0 if figure > best else waited + 1
-            if figure > best:
+            better = figure > best or plan.keep_last
+            waited = 0 if better else waited + 1
+            if better:
                 best = figure
                 kept["dev"] = figure
                 weights.update({n: t.clone() for n, t in network.state_dict().items()})
@@ -175,7 +187,7 @@ class Runner:
         last = self.rsum(model, self.test)
         numbers = {
             "steps": float(fitted.steps),
-            "dev_last": history[-1][0],
+            "dev_last": history[-1],
             "test_last": last,
             "dev_best": kept["dev"],
             "best": kept["best"] / len(history),
@@ -320,8 +332,7 @@ def _wanted(
                 if method == "default":
                     yield row, replace(runner.stage.plan, seed=seed)
                 elif method == "before":
-                    plan = runner.stage.plan
-                    yield row, replace(plan.of_epochs(plan.epochs), seed=seed)
+                    yield row, replace(runner.before, seed=seed)
                 else:
                     for length in LENGTHS[runner.way]:
                         for rate in RATES[runner.way]:
@@ -333,15 +344,151 @@ def run(
     runner: Runner, ledger: Path, methods: Sequence[str], sizes: Sequence[int], seeds: Sequence[int]
 ) -> None:
     """Make the missing rows of a ledger."""
+    if runner.way == "frozen":
+        start = {"way": runner.way, "size": 0, "seed": 0, "method": "original"}
+        if not any(_key(row) == _key(start) for row in read(ledger)):
+            _add(ledger, start | {"test_last": runner.original(), "settings": {}})
     have = {_key(row): row["settings"] for row in read(ledger)}
     for row, plan in _wanted(runner, methods, sizes, seeds):
         settings = {key: getattr(plan, key) for key in SETTINGS} | {"rate": plan.optimiser.rate}
         if have.get(_key(row)) == settings:
             continue
         made = row | runner.run(row["size"], row["seed"], plan) | {"settings": settings}
-        with ledger.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(made) + "\n")
-        print(json.dumps(made), flush=True)
+        _add(ledger, made)
+
+
+def _add(ledger: Path, row: Mapping[str, Any]) -> None:
+    with ledger.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps(row), flush=True)
+
+
+# The table
+
+
+BEGIN, END = "<!-- few photos -->", "<!-- end of few photos -->"
+TITLES = {"photos": "`train mobilenet`", "frozen": "`train contrastive --tune frozen`"}
+WITHIN = 5.0  # RSum
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A way and a number of photos, on the seeds that have the default and as many cells.
+
+    Attributes:
+        seeds: these.
+        cells: of the grid, that all of them have.
+        before: test RSum by seed, with the length in epochs.
+        default: with what a user has now.
+        alone: without a dev split.
+        on_dev: of the cell that is best on the seed's own dev split.
+        oracle: of the cell that is best on test, in the mean over seeds.
+        best: that cell, rate and steps.
+    """
+
+    way: str
+    size: int
+    seeds: tuple[int, ...]
+    cells: int
+    before: tuple[float, ...]
+    default: tuple[float, ...]
+    alone: tuple[float, ...]
+    on_dev: tuple[float, ...]
+    oracle: tuple[float, ...]
+    best: tuple[float, int]
+
+    @property
+    def differences(self) -> tuple[float, ...]:
+        """Default from the oracle, by seed."""
+        return tuple(a - b for a, b in zip(self.default, self.oracle, strict=True))
+
+
+def line(rows: Rows, way: str, size: int) -> Line | None:
+    """The line of the table; None where no seed has a default and a grid."""
+    own = [row for row in rows if (row["way"], row["size"]) == (way, size)]
+    by_method = {
+        m: {row["seed"]: row for row in own if row["method"] == m} for m in ("default", "before")
+    }
+    grids: dict[int, dict[tuple[float, int], Mapping[str, Any]]] = {}
+    for row in own:
+        if row["method"] == "grid":
+            grids.setdefault(row["seed"], {})[row["rate"], row["length"]] = row
+    most = max((len(grids.get(seed, ())) for seed in by_method["default"]), default=0)
+    seeds = [s for s in sorted(by_method["default"]) if len(grids.get(s, ())) == most > 0]
+    seeds = [s for s in seeds if s in by_method["before"]]
+    if not seeds:
+        return None
+    cells = sorted(set.intersection(*(set(grids[s]) for s in seeds)))
+    best = max(cells, key=lambda c: statistics.fmean(grids[s][c]["test_last"] for s in seeds))
+    chosen = [max(cells, key=lambda c, s=s: grids[s][c]["dev_last"]) for s in seeds]  # type: ignore[misc]
+    return Line(
+        way=way,
+        size=size,
+        seeds=tuple(seeds),
+        cells=len(cells),
+        before=tuple(by_method["before"][s]["test_best"] for s in seeds),
+        default=tuple(by_method["default"][s]["test_best"] for s in seeds),
+        alone=tuple(by_method["default"][s]["test_last"] for s in seeds),
+        on_dev=tuple(grids[s][c]["test_last"] for s, c in zip(seeds, chosen, strict=True)),
+        oracle=tuple(grids[s][best]["test_last"] for s in seeds),
+        best=best,
+    )
+
+
+def as_markdown(rows: Rows) -> str:
+    """The table of a ledger, as the page has it."""
+    head = (
+        "photos",
+        "seeds",
+        "cells of 25",
+        "before",
+        "default",
+        "without dev",
+        "grid, on dev",
+        "grid, on test",
+        "its cell",
+        "default from it",
+    )
+    parts = []
+    for way, title in TITLES.items():
+        found = [found for size in SIZES if (found := line(rows, way, size))]
+        if not found:
+            continue
+        lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+        for each in found:
+            shown = (each.before, each.default, each.alone, each.on_dev, each.oracle)
+            cells = (
+                f"{each.size:,}",
+                str(len(each.seeds)),
+                str(each.cells),
+                *map(_mean, shown),
+                f"{each.best[0]:g} × {each.best[1]}",
+                _difference(each.differences),
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+        parts.append(f"{title}, test RSum:\n\n" + "\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _mean(values: Sequence[float]) -> str:
+    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.1f}{spread}"
+
+
+def _difference(values: Sequence[float]) -> str:
+    """Mean with Student's 95 % interval over seeds."""
+    found = of_changes(values)
+    if found.count < 2:
+        return f"{found.mean:+.1f} (one seed)"
+    return f"{found.mean:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
+
+
+def write_page(page: Path, rows: Rows) -> None:
+    """Put the table of a ledger in its place in a page."""
+    text = page.read_text("utf-8")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    page.write_text(f"{before}{BEGIN}\n{as_markdown(rows)}\n{END}{after}", "utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -360,7 +507,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     go.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     go.add_argument("--sizes", nargs="+", type=int, default=SIZES)
     go.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
+    table = verbs.add_parser("table", help="write the table of the ledger into the page")
+    table.add_argument("--ledger", type=Path, default=LEDGER)
+    table.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args(arguments)
+    if given.verb == "table":
+        write_page(given.page, read(given.ledger))
+        return 0
     torch.set_num_threads(1)
     runner = Runner(given.way, given.data, given.towers, given.network, given.cache)
     run(runner, given.ledger, given.methods, given.sizes, given.seeds)

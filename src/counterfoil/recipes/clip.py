@@ -81,7 +81,7 @@ WAYS = {  # ways to fine-tune: the trained part, and the training
         adamw_plan(epochs=5, batch=64, rate=2e-4, least=TUNED_STEPS),
     ),
     # adapters overfit in many passes, so that they make no more steps on few captions
-    "frozen": ("adapters behind frozen towers", adamw_plan(epochs=10, batch=128, rate=3e-4)),
+    "frozen": ("adapters behind frozen towers", adamw_plan(epochs=10, batch=128, rate=2e-4)),
 }
 
 

@@ -492,7 +492,7 @@ class Trainer:
         seed: of the order, the draws and the dropout.
         resume: continue from the last checkpoint in `output`, if there is one.
         config: all further settings; what is None above comes from here. None for settings that
-            fit the model: AdamW with 1e-5 for pretrained towers, 2e-4 for LoRA, 3e-4 for adapters
+            fit the model: AdamW with 1e-5 for pretrained towers, 2e-4 for LoRA and for adapters
             behind frozen towers, and Adam with 2e-4 for other models; on few captions all but
             adapters make more epochs, for a least number of steps, and stop early, see
             `TrainConfig.least_steps`. Neither is done where `epochs` is given.
@@ -783,7 +783,7 @@ def _default_config(model: RetrievalModel) -> TrainConfig:
     """Settings for fine-tuning pretrained towers, as in the CLIP recipes, or for other models."""
     rate, batch, epochs, least = 1e-5, 64, 5, TUNED_STEPS
     if isinstance(model, FrozenWithAdapters):
-        rate, batch, epochs, least = 3e-4, 128, 10, 0
+        rate, batch, epochs, least = 2e-4, 128, 10, 0
     elif isinstance(model, SupportsLoRA) and model.lora:
         rate = 2e-4
     elif not any(isinstance(part, PretrainedPart) for part in model.modules()):

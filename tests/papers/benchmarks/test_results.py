@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import small_data
 from benchmarks.experiments.catalogue import find
 from benchmarks.experiments.ledger import read
 from benchmarks.experiments.summary import as_markdown, write_pages
 
 DOCS = Path(__file__).parents[3] / "docs"
-LEDGERS = sorted((DOCS / "evidence").glob("*.jsonl"))
+FEW = DOCS / "evidence" / "small-data.jsonl"
+LEDGERS = sorted(set((DOCS / "evidence").glob("*.jsonl")) - {FEW})
 
 
 def test_there_are_ledgers() -> None:
@@ -39,3 +41,38 @@ def test_pages_are_written_anew_from_the_ledgers(tmp_path) -> None:
     assert page.read_text("utf-8") != before
     write_pages(tmp_path / "docs")
     assert page.read_text("utf-8") == before
+
+
+def test_the_page_shows_the_table_of_few_photos(tmp_path) -> None:
+    page = DOCS / "results" / "defaults.md"
+    rows = small_data.read(FEW)
+    assert (
+        f"{small_data.BEGIN}\n{small_data.as_markdown(rows)}\n{small_data.END}" in page.read_text()
+    )
+    copy = tmp_path / "page.md"
+    copy.write_text(f"before\n{small_data.BEGIN}\nstale\n{small_data.END}\nafter\n")
+    small_data.write_page(copy, rows)
+    assert copy.read_text().endswith(f"{small_data.as_markdown(rows)}\n{small_data.END}\nafter\n")
+
+
+def test_few_photos_are_compared_on_seeds_that_have_all_cells() -> None:
+    """The best cell on test in the mean is the oracle; each seed's dev split chooses its own."""
+    first = {"way": "frozen", "size": 50}
+    rows = [
+        first
+        | {"seed": seed, "method": "grid", "rate": rate, "length": 25}
+        | {"test_last": test, "dev_last": dev}
+        for seed, cells in {0: ((1, 10, 1), (2, 20, 9)), 1: ((1, 40, 5), (2, 20, 3))}.items()
+        for rate, test, dev in cells
+    ]
+    rows += [
+        first | {"seed": seed, "method": method, "test_best": 24.0 + seed, "test_last": 22.0}
+        for seed in (0, 1, 2)
+        for method in ("default", "before")
+    ]
+    found = small_data.line(rows, "frozen", 50)
+    assert found is not None
+    assert (found.seeds, found.cells, found.best) == ((0, 1), 2, (1, 25))
+    assert (found.oracle, found.on_dev) == ((10, 40), (20, 40))
+    assert (found.default, found.differences) == ((24, 25), (14, -15))
+    assert small_data.line(rows, "photos", 50) is None

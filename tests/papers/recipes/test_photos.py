@@ -9,9 +9,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+import transformers
 from PIL import Image
 
 import hub_cases
+from corpus_cases import write_folder
+from counterfoil import evaluate
 from counterfoil.cli import main
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
@@ -22,6 +25,8 @@ from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Evaluate, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.recipes.catalogue import find_recipe
+from counterfoil.training.config import FRESH_STEPS
+from counterfoil.training.logging import read_metrics
 
 SMALL = ("*.model.image.width=16", "*.model.text.width=16", "*.model.text.word_width=8")
 SMALL += ("*.processor.size=48", "*.batch=16", "*.epochs=1", "*.steps=3")
@@ -160,3 +165,34 @@ def test_one_recipe_trains_all_three_on_the_same_patches(tower, tmp_path):
 def test_a_tower_beside_another_one_is_refused(words, wanted, tower, capsys):
     assert main(["train", *words, "--data", "scenes:images=40", "--tower", tower]) == 2
     assert re.search(wanted, " ".join(capsys.readouterr().err.split()))
+
+
+@pytest.mark.slow
+def test_fifty_photos_are_trained_until_they_are_learned(tmp_path, capsys):
+    """Seven passes over fifty photos are some steps; the default goes on for as many as it takes.
+
+    Other scenes are told apart far better, and a training that goes on is hardly better.
+    """
+    torch.manual_seed(0)
+    shape = hub_cases.VISION | {"image_size": 48, "hidden_size": 64, "intermediate_size": 64}
+    body = transformers.ViTModel(transformers.ViTConfig(**shape | {"num_hidden_layers": 1}))
+    body.save_pretrained(tmp_path / "public")
+    write_folder(load_dataset("scenes:images=50"), tmp_path / "photos")
+    small = ["*.model.image.width=32", "*.model.text.width=32", "*.model.text.word_width=16"]
+    small += ["*.model.image.grid=0", "*.processor.size=48", "*.batch=64"]
+    small += [f"*.model.image.name={tmp_path / 'public'}"]
+    other = load_dataset("scenes:images=150,dev=0,test=0")
+    reached = {}
+    for name, length in {
+        "default": (),
+        "passes": ("--epochs", "7"),
+        "long": ("--set", "*.least_steps=600", "--set", "*.evaluate_every=600"),
+    }.items():
+        words = ["--data", str(tmp_path / "photos"), "--output", str(tmp_path / name)]
+        assert main(["train", "mobilenet", *words, *settings(*small), *length]) == 0
+        reached[name] = evaluate(load_model(tmp_path / name), other).rsum
+    steps = max(line["step"] for line in read_metrics(tmp_path / "default/online/metrics.jsonl"))
+    assert FRESH_STEPS <= steps < FRESH_STEPS + 5
+    assert "too few to choose an epoch by" in capsys.readouterr().err
+    assert reached["default"] > reached["passes"] + 50
+    assert reached["default"] > 0.9 * reached["long"]
