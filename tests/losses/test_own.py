@@ -9,10 +9,15 @@ import pytest
 import torch
 from torch import nn
 
+import recipes_cases
 from counterfoil import losses
+from counterfoil.core import registry
 from counterfoil.core.config import lazy
 from counterfoil.losses.base import WeightedSum, as_loss, weighted_sum
 from counterfoil.losses.own import OwnLoss
+from counterfoil.pipelines.overrides import apply_overrides
+from counterfoil.pipelines.stages.train import Train
+from counterfoil.recipes.clip import FineTunedModel, fine_tune_recipe
 
 SCORES = torch.tensor([[0.9, -math.inf, 0.2], [0.1, 0.4, 0.6]])
 POSITIVES = torch.tensor([[True, False, False], [False, True, True]])
@@ -190,3 +195,17 @@ def test_ours_stay_as_they_are():
     assert as_loss(ours) is ours
     with pytest.raises(TypeError, match="give its terms themselves"):
         as_loss(WeightedSum(terms={"a": (1.0, ours)}))
+
+
+def test_a_registered_loss_is_a_training_of_a_pretrained_model(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(registry, "_added", {})
+    registry.register.loss("my-gap")(gap)
+    clip = tmp_path / "clip"
+    recipes_cases.clip_like(clip)
+    model = FineTunedModel(name=str(clip), way="full")
+    recipe = apply_overrides(fine_tune_recipe("my-gap", model), ["tuned.objective.loss.weight=3"])
+    (tuned,) = (stage for stage in recipe.stages if isinstance(stage, Train))
+    assert tuned.objective.build()(torch.eye(3))["loss"].item() == pytest.approx(-3)
+    with pytest.raises(ValueError, match="did you mean 'my-gap'"):
+        fine_tune_recipe("my-gapp", model)
