@@ -128,14 +128,18 @@ def test_judged_and_equal_captions_are_no_hardest_negatives():
     assert torch.equal(spy.calls[1][0][0], vectors.texts[[t for t in range(6) if image[t] >= 0]])
 
 
-@pytest.mark.parametrize("form", ["triplet", "labeled-pair"])
-def test_a_batch_of_one_image_teaches_nothing(form):
+@pytest.mark.parametrize(
+    "loss, form",
+    [(theirs.TripletLoss, "triplet"), (theirs.CosineSimilarityLoss, "labeled-pair")],
+)
+def test_a_batch_of_one_image_teaches_nothing(loss, form):
     images = torch.rand(1, 4, requires_grad=True)
     vectors = VectorScores(images, torch.rand(2, 4), torch.tensor([0, 0]), rows=ROWS[:1])
     scores = images @ vectors.texts.T
     matrix = ScoreMatrix(scores, torch.ones(1, 2).bool(), scores[0])
-    loss = SentenceTransformersLoss(theirs.TripletLoss(None), form=form)
-    value = loss(Scores({"inference": matrix}, vectors=vectors))
+    value = SentenceTransformersLoss(loss(None), form=form)(
+        Scores({"inference": matrix}, vectors=vectors)
+    )
     value.backward()
     assert value == 0
     assert images.grad.eq(0).all()
@@ -187,6 +191,31 @@ def test_theirs_have_gradients(loss, form):
 def test_wrong_calls_say_what_to_write(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "loss, form, message",
+    [
+        (theirs.TripletLoss, "pair", r'not read form="pair" \(.*write .*, form="triplet"\)$'),
+        (theirs.CoSENTLoss, "pair", r'CoSENTLoss\(None\), form="labeled-pair"\)$'),
+        (theirs.BatchHardTripletLoss, "triplet", r'form="labels"\), or form="labeled-pair"$'),
+    ],
+)
+def test_a_form_that_a_loss_does_not_read_is_refused(loss, form, message):
+    state = torch.get_rng_state()
+    with pytest.raises(ValueError, match=message):
+        SentenceTransformersLoss(loss(None), form=form)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_loss_that_no_form_tells_about_is_not_refused():
+    class OfWidth(Spy):
+        def compute_loss_from_embeddings(self, vectors, labels):
+            if vectors[0].shape[1] != 4:
+                raise ValueError("another width")
+            return super().compute_loss_from_embeddings(vectors, labels)
+
+    assert SentenceTransformersLoss(OfWidth())(record()).requires_grad
 
 
 def test_a_loss_with_a_model_is_refused():

@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Literal, cast, final
+from copy import deepcopy
+from typing import Literal, cast, final, get_args
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from counterfoil.losses.own import callable_name, described, scalar
 
 __all__ = ["MetricLearningLoss", "SentenceTransformersLoss"]
 
-Form = Literal["pair", "triplet", "labeled-pair", "labels"]
+Form = Literal["pair", "triplet", "labels", "labeled-pair"]
 
 
 class VectorLoss(Loss):
@@ -137,7 +138,8 @@ class SentenceTransformersLoss(VectorLoss):
 
     Raises:
         TypeError: it is no module.
-        ValueError: another form, it encodes by itself, or it has a model.
+        ValueError: another form, or one that the loss does not read, it encodes by itself, or it
+            has a model.
     """
 
     def __init__(self, loss: nn.Module, *, form: Form = "pair") -> None:
@@ -154,28 +156,54 @@ class SentenceTransformersLoss(VectorLoss):
                 f"checkpoint; the vectors are those of the model in training: {self.title}(None)"
             )
         self.form: Form = parse_literal(Form, form, "a form")
+        if why := _failure(loss, form):
+            reads = [f'form="{one}"' for one in get_args(Form) if not _failure(loss, one)]
+            if reads:  # else it may be the size of the vectors, or what else it is given
+                raise ValueError(
+                    f'{self.title} does not read form="{form}" ({why}); write '
+                    f"cf.losses.SentenceTransformersLoss({self.title}(None), {reads[0]})"
+                    + "".join(f", or {other}" for other in reads[1:])
+                )
 
     def _loss(self, vectors: VectorScores) -> object:
-        images, texts = vectors.images, vectors.texts
-        compute = cast("Callable[..., Tensor]", self.loss.compute_loss_from_embeddings)
-        if self.form == "labels":
-            return compute([torch.cat([images, texts])], torch.cat(_labels(vectors)))
-        first = _first_captions(vectors)
-        if self.form == "pair":
-            captions = texts[first]
-            return (compute([images, captions], None) + compute([captions, images], None)) / 2
-        own = vectors.text_to_image
-        text, image = _hardest(vectors)
-        i, t = ((side >= 0).nonzero().squeeze(1) for side in (text, image))
-        if not len(i):  # no image, and then no caption, has a wrong partner in this batch
-            return 0 * images.sum()
-        if self.form == "triplet":
-            to_text = compute([images[i], texts[first[i]], texts[text[i]]], None)
-            return (to_text + compute([texts[t], images[own[t]], images[image[t]]], None)) / 2
-        every = torch.arange(len(own), device=own.device)
-        rows = torch.cat([own, i, image[t]]), torch.cat([every, text[i], t])
-        labels = (torch.arange(len(rows[0]), device=own.device) < len(own)).float()
-        return compute([images[rows[0]], texts[rows[1]]], labels)
+        return _in_form(self.loss, self.form, vectors)
+
+
+def _in_form(loss: nn.Module, form: Form, vectors: VectorScores) -> object:
+    """A loss of sentence-transformers of a batch."""
+    images, texts = vectors.images, vectors.texts
+    compute = cast("Callable[..., Tensor]", loss.compute_loss_from_embeddings)
+    if form == "labels":
+        return compute([torch.cat([images, texts])], torch.cat(_labels(vectors)))
+    first = _first_captions(vectors)
+    if form == "pair":
+        captions = texts[first]
+        return (compute([images, captions], None) + compute([captions, images], None)) / 2
+    own = vectors.text_to_image
+    text, image = _hardest(vectors)
+    i, t = ((side >= 0).nonzero().squeeze(1) for side in (text, image))
+    if not len(i):  # no image, and then no caption, has a wrong partner in this batch
+        return 0 * images.sum()
+    if form == "triplet":
+        to_text = compute([images[i], texts[first[i]], texts[text[i]]], None)
+        return (to_text + compute([texts[t], images[own[t]], images[image[t]]], None)) / 2
+    every = torch.arange(len(own), device=own.device)
+    rows = torch.cat([own, i, image[t]]), torch.cat([every, text[i], t])
+    labels = (torch.arange(len(rows[0]), device=own.device) < len(own)).float()
+    return compute([images[rows[0]], texts[rows[1]]], labels)
+
+
+@torch.no_grad()
+def _failure(loss: nn.Module, form: Form) -> str:
+    """Why a loss cannot be computed in a form, tried on a copy with any vectors; "" if it can."""
+    images, texts = torch.rand(2, 16, 8, generator=torch.Generator().manual_seed(0))
+    rows = torch.arange(16)
+    with torch.random.fork_rng([]):
+        try:
+            _in_form(deepcopy(loss), form, VectorScores(images, texts, rows, rows=rows))
+        except Exception as error:  # of any kind: whatever the code of others raises
+            return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _labels(vectors: VectorScores) -> tuple[Tensor, Tensor]:
