@@ -141,6 +141,8 @@ def test_a_model_that_was_trained_on_is_refused(place, copy):
     shutil.rmtree(copy.folder / "model")
     with pytest.raises(ValueError, match=r"the model of .* cannot be opened .*--model"):
         copy.search("a dog")
+    with pytest.raises(ValueError, match=r"cf.open_index\('.*', model=MODEL\)"):
+        open_index(copy.folder).search("a dog")
     assert open_index(copy.folder, model=place / "mine").search("a dog", 1)
 
 

@@ -286,6 +286,15 @@ def figures(*values: float) -> Any:
     return lambda model: {"rsum": next(left)}
 
 
+def test_the_epoch_that_is_kept_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(tmp_path, replace(FEW, evaluate_every=5), evaluate=figures(*range(6), 9.5, 2, 1))
+    said = capsys.readouterr().err.splitlines()
+    assert not any(line.startswith("epoch 7 of 9:") for line in said)
+    assert said[-1] == "epoch 7 of 9 is kept: dev rsum 9.50"
+    train(tmp_path / "last", replace(FEW, evaluate_every=5), evaluate=figures(*range(9)))
+    assert capsys.readouterr().err.splitlines()[-1] == "epoch 9 of 9: dev rsum 8.00 (best)"
+
+
 def test_few_captions_make_the_least_steps_and_are_measured_some_steps_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -233,8 +233,9 @@ class SearchIndex:
             model = load_model(self.model_name)
         except ValueError as error:
             raise ValueError(
-                f"the model of {self.folder} cannot be opened ({error}); name the same model with "
-                "--model"
+                f"the model of {self.folder} cannot be opened ({error}); give the same model, in "
+                f"Python by cf.open_index({str(self.folder)!r}, model=MODEL), on the command line "
+                "by --model"
             ) from error
         self._check_model(model)
         return model

@@ -43,6 +43,7 @@ from counterfoil.training.callbacks import (
     DevEvaluation,
     DevMetrics,
     MetricsLogger,
+    dev_sample_note,
     warm_up_steps,
 )
 from counterfoil.training.checkpoint import (
@@ -343,6 +344,9 @@ class TrainingLoop(Generic[B]):
         """Load the weights of the best epoch, or the latest ones of a training that stopped."""
         best = self.progress.best
         if self.stop_reason == "finished" and best:
+            if best.step < self.progress.step:  # its own line may be one of those left out
+                figure = f"dev {self.config.select} {best.value:.2f}{dev_sample_note(best.dev)}"
+                info(f"epoch {best.epoch} of {self.epochs} is kept: {figure}")
             self.module.model.load_state_dict(self.checkpoints.load_best(best))
         elif self.average:
             self.module.model.load_state_dict(self.average.shadow)
