@@ -132,8 +132,12 @@ def test_pruned_renamed_missing_and_equal_pictures(models, tmp_path, printed, mo
     assert "0.png (its file is gone)" in shown
     assert "(+1 the same)" in shown
     assert "missing" in printed(*asked, "--json")
+    shown = printed(*made, "--add")
+    assert "1 image known under another name or place; kept 1 image whose files are gone" in shown
+    assert "(--prune drops them)" in shown
     shown = printed(*made, "--add", "--prune")
-    assert "3 images known before; 1 image known under another name or place" in shown
+    assert "4 images known before" in shown
+    assert "--prune drops" not in shown
     assert "dropped 1 image whose files are gone" in shown
     assert "gone" not in printed(*asked)
     assert recipes_cases.run(*made[:-1], "x", "--prune") == 2

@@ -131,7 +131,7 @@ def test_pruned_are_the_entries_whose_files_are_gone(index, photos, tmp_path):
     assert hits["beach.png"].to_dict()["missing"]
     assert "missing" not in hits["snow.png"].to_dict()
     paint(photos / "hill.png", "red")
-    assert index.add(load_dataset(photos)) == IndexUpdate(1, 0, 2)
+    assert index.add(load_dataset(photos)) == IndexUpdate(1, 0, 2, gone=1)
     assert index.add(load_dataset(photos), prune=True) == IndexUpdate(0, 0, 3, pruned=1)
     assert sorted(index.vectors.images.rows) == ["hill.png", "snow.png", "wood.png"]
     photos.rename(tmp_path / "away")  # as a drive that is not connected

@@ -37,7 +37,8 @@ class DatasetChanges:
         relabelled: rows of the index whose vectors stay under another entry, with other columns.
         moved: the same, of pictures whose file has another path or name.
         moved_texts: captions of the index whose image has another id.
-        pruned: rows of the index whose files are gone.
+        pruned: rows of the index that go as their files are gone.
+        gone: rows of the index that stay although their files are gone.
         unreadable: number of rows of the data set that are left out.
     """
 
@@ -49,12 +50,14 @@ class DatasetChanges:
     moved: list[KeptEntry] = field(default_factory=list)
     moved_texts: list[KeptEntry] = field(default_factory=list)
     pruned: list[int] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
     unreadable: int = 0
 
     @property
     def any(self) -> bool:
         """True if an index changes."""
-        return any(getattr(self, one.name) for one in fields(self) if one.name != "unreadable")
+        told = ("gone", "unreadable")
+        return any(getattr(self, one.name) for one in fields(self) if one.name not in told)
 
 
 def compare_dataset(
@@ -74,7 +77,8 @@ def compare_dataset(
     """
     changes = DatasetChanges()
     conflicts = _compare_images(dataset, index, changes)
-    new_ids = _find_moved(dataset, index, changes)
+    missing = _missing_rows(dataset, index)
+    new_ids = _find_moved(dataset, index, changes, missing)
     text_conflicts = _compare_texts(dataset, index, changes, new_ids)
     if not replace and (conflicts or text_conflicts):
         kind = "picture than the one" if conflicts else "image's caption than the one"
@@ -87,8 +91,12 @@ def compare_dataset(
             f"{index.folder} holds under this id ({', '.join(numbers)}); give their ids a "
             "--prefix, or replace the others with --exchange"
         )
+    moved = {known for known, _ in changes.moved}
+    gone = [known for known in missing if known not in moved]
     if prune:
-        _prune(dataset, index, changes)
+        _prune(dataset, index, changes, gone)
+    else:
+        changes.gone.extend(gone)
     return changes
 
 
@@ -124,12 +132,15 @@ def _compare_images(
 
 
 def _find_moved(
-    dataset: ImageTextDataset, index: VectorIndex, changes: DatasetChanges
+    dataset: ImageTextDataset,
+    index: VectorIndex,
+    changes: DatasetChanges,
+    missing_rows: Sequence[int],
 ) -> dict[str, str]:
     """Find the new images whose content is that of a missing file; new ids by the old ones."""
     new = [row for row in changes.images if dataset.image_ids[row] not in index.images.rows]
     missing: dict[str, list[int]] = {}
-    for known in _missing_rows(dataset, index) if new else ():
+    for known in missing_rows:
         missing.setdefault(index.images.entry(known).content, []).append(known)
     missing.pop("", None)
     new_ids: dict[str, str] = {}
@@ -178,9 +189,9 @@ def _compare_texts(
     return conflicts
 
 
-def _prune(dataset: ImageTextDataset, index: VectorIndex, changes: DatasetChanges) -> None:
-    moved = {known for known, _ in changes.moved}
-    gone = [known for known in _missing_rows(dataset, index) if known not in moved]
+def _prune(
+    dataset: ImageTextDataset, index: VectorIndex, changes: DatasetChanges, gone: Sequence[int]
+) -> None:
     entries = [index.images.entry(row) for row in gone]
     if gone and len(gone) == len(index.images) and not _any_beside(dataset, entries):
         raise ValueError(

@@ -178,7 +178,8 @@ class IndexUpdate:
         replaced: number of added images that replaced an entry with their id.
         relabelled: number of images of which only the columns were updated.
         moved: number of images that were known, in files of another name or place.
-        pruned: number of images whose files were gone.
+        pruned: number of images dropped as their files are gone.
+        gone: number of images that stay although their files are gone.
     """
 
     images: int
@@ -188,6 +189,7 @@ class IndexUpdate:
     relabelled: int = 0
     moved: int = 0
     pruned: int = 0
+    gone: int = 0
 
 
 @final
@@ -549,6 +551,7 @@ class SearchIndex:
             relabelled=len(changes.relabelled),
             moved=len(changes.moved),
             pruned=len(changes.pruned),
+            gone=len(changes.gone),
         )
 
     def _apply(self, dataset: ImageTextDataset, changes: DatasetChanges) -> None:
