@@ -1,4 +1,6 @@
+import json
 import os
+import re
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from corpus_cases import (
 from counterfoil.data.files import OTHER
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers import load_dataset
+from counterfoil.data.readers.columns import NAMED
 from counterfoil.model import load_model
 
 
@@ -314,7 +317,7 @@ def test_round_trip(tmp_path):
         (
             "captions.csv",
             "a.jpg;one,two\nb.jpg;three\n".replace(".jpg", ""),
-            "the first line is 'a;one,two'; it needs the names of the columns.*filename.*sentence",
+            "the first line is 'a;one,two'; it needs the names of the columns.*file_name.*sentence",
         ),
         ("captions.csv", "image,n,caption\na.jpg,1\n", "line 2 has another number of columns"),
         ("captions.csv", "image,caption\na.jpg\n", "line 2 has another number of columns"),
@@ -394,3 +397,30 @@ def test_a_column_that_is_not_unicode_is_refused(tmp_path):
     text = '{"image": "a.jpg", "caption": "x", "album": "\\ud800"}\n'
     with pytest.raises(ValueError, match="is not valid Unicode"):
         load_dataset(write_list(tmp_path, "captions.jsonl", text))
+
+
+@pytest.mark.parametrize(
+    ("noun", "line", "start", "end"),
+    [
+        ("image", {"Datei": "a.jpg", "caption": "x"}, "The image may also be called", ", the "),
+        ("caption", {"image": "a.jpg", "Titel": "x"}, "the caption text,", ": the same names"),
+    ],
+)
+def test_errors_about_columns_list_the_names_of_the_docs(tmp_path, noun, line, start, end):
+    """All of them work."""
+    docs = Path(__file__).parents[2] / "docs" / "data.md"
+    told = " ".join(docs.read_text(encoding="utf-8").split()).split(start)[1].split(end)[0]
+    names = {noun, "text" if noun == "caption" else "img", *re.findall(r"\w+", told)} - {"or"}
+    assert set(NAMED[noun]) == names
+    write_list(tmp_path, "captions.csv", "Datei;Titel\na.jpg;x\n")
+    with pytest.raises(ValueError, match=f"one of {', '.join(NAMED[noun])}[, ]"):
+        load_dataset(tmp_path)
+    (tmp_path / "captions.csv").unlink()
+    write_list(tmp_path, "captions.jsonl", json.dumps(line))
+    last = NAMED[noun][-1]
+    with pytest.raises(ValueError, match=f"call it {', '.join(NAMED[noun][:-1])} or {last}$"):
+        load_dataset(tmp_path)
+    for name in names:
+        known = {key if key.islower() else name: value for key, value in line.items()}
+        (tmp_path / "captions.jsonl").write_text(json.dumps(known))
+        assert load_dataset(tmp_path).texts == ["x"]

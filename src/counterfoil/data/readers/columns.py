@@ -26,6 +26,17 @@ CAPTION = (
     "caption_str", "alt_text", "alt", "txt", "top_caption", "blip_caption", "prompt", "prompts",
     "query", "conversations",
 )  # fmt: skip
+# of these, those that errors and docs/data.md name
+NAMED = {
+    "image": (
+        "image", "img", "picture", "photo", "file", "file_name", "file_path", "path", "image_name",
+        "img_path", "image_id",
+    ),
+    "caption": (
+        "caption", "text", "title", "sentence", "comment", "description", "alt_text", "prompt",
+        "raw", "txt",
+    ),
+}  # fmt: skip
 ID = ("image_id", "id", "img_id", "imgid", "coco_id", "photo_id")
 SPLIT = ("split", "set_name", "data_split", "partition")
 
@@ -101,10 +112,11 @@ def captions_column(names: Sequence[str], where: str, chosen: str | None = None)
 
 
 def _refuse(names: Sequence[str], where: str, noun: str, known: Sequence[str]) -> str:
+    *first, last = [name for name in NAMED[noun] if name in known]
     raise ValueError(
         f"{where}: there is no {noun!r} among the columns {', '.join(map(repr, names))}; "
         f"name the column with --{noun}-column, or {noun}_column in Python, or call it "
-        f"{', '.join(known[:3])} or {known[3]}"
+        f"{', '.join(first)} or {last}"
     )
 
 

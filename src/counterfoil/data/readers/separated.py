@@ -17,8 +17,8 @@ from typing import Any, final
 
 from counterfoil.data.images import ENDINGS
 from counterfoil.data.readers.columns import (
-    CAPTION,
     IMAGE,
+    NAMED,
     caption_columns,
     find_column,
 )
@@ -165,9 +165,9 @@ def read_separated(
         first = next(line for line in text.splitlines() if line.strip())
         raise ValueError(
             f"{file}: the first line is {first.strip()[:80]!r}; it needs the names of the columns, "
-            f"one of {', '.join(IMAGE[:16])} and one of {', '.join(CAPTION[:12])}, separated by "
-            "commas, semicolons, tabs or bars; or choose "
-            f"yours, as in {file.name}:image-column=file,caption-column=title"
+            f"one of {', '.join(NAMED['image'])} and one of {', '.join(NAMED['caption'])}, "
+            "separated by commas, semicolons, tabs or bars; or choose yours, as in "
+            f"{file.name}:image-column=foto,caption-column=bildtext"
         )
     lines = list(io.StringIO(text, newline=""))
     at = layout.start
