@@ -116,6 +116,16 @@ def test_same_caption_across_splits_only():
     assert within.same_texts == ()
 
 
+def test_captions_repeated_within_an_image():
+    texts = ["x", "X", "c", "d", "e", "E.", "x", "h"]
+    report = check_dataset(replace(healthy(), texts=texts))
+    (said,) = [line for line in report.warnings if "within an image" in line]
+    assert said == (
+        "2 captions repeated within an image, such as 'X' (a0); `counterfoil audit` lists them"
+    )
+    assert not any("within an image" in line for line in check_dataset(healthy()).warnings)
+
+
 def test_not_finite_features_are_found_in_every_block():
     counts = [1] * 200
     dataset = small_corpus(counts, ["train"] * 190 + ["dev"] * 5 + ["test"] * 5)

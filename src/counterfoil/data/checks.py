@@ -169,6 +169,7 @@ def check_dataset(dataset: ImageTextDataset, *, quick: bool = False) -> DatasetR
         *_caption_warnings(dataset),
         *_vocabulary_warnings(dataset, report),
         *_equal_warnings(dataset),
+        *_repeated_warnings(dataset),
         *(_size_warnings(report.splits) if dataset.texts else ()),
     )
     return replace(report, errors=tuple(_errors(dataset, report)), warnings=warnings)
@@ -418,6 +419,22 @@ def _equal_warnings(dataset: ImageTextDataset) -> Iterator[str]:
                 "apart, so recall cannot reach 100, and where they are counted, as with "
                 "positives=id, a perfect model keeps a hinge loss of 2 × margin on them"
             )
+
+
+def _repeated_warnings(dataset: ImageTextDataset) -> Iterator[str]:
+    """Warn of captions that say what an earlier caption of their image says."""
+    text_to_image = dataset.text_to_image.tolist()
+    repeats: list[int] = []
+    for rows in equal_captions(dataset):
+        first: dict[int, int] = {}
+        repeats += [row for row in rows if first.setdefault(text_to_image[row], row) != row]
+    if repeats:
+        row = min(repeats)
+        yield (
+            f"{counted(len(repeats), 'caption')} repeated within an image, such as "
+            f"{dataset.texts[row]!r} ({dataset.image_ids[text_to_image[row]]}); "
+            "`counterfoil audit` lists them"
+        )
 
 
 def _unknown_words(dataset: ImageTextDataset) -> Iterator[tuple[str, float]]:
