@@ -188,6 +188,43 @@ def test_many_captions_of_unknown_words_are_told_once(tmp_path, capsys):
     assert said.count("the model knows no word of") == 1
 
 
+@pytest.mark.parametrize(
+    ("caption", "told"),
+    [
+        (
+            "A wolf eats a red pizza.",
+            "the model does not know wolf, eats, pizza, and reads all such words as one",
+        ),
+        ("a wolf", "the model does not know wolf, and reads all such words as one"),
+        (
+            "wolf eats pizza",
+            "the model knows no word of the caption, so that its score is arbitrary; "
+            "use other words",
+        ),
+        ("a red circle", ""),
+    ],
+)
+def test_an_explanation_tells_the_unknown_words_of_its_caption_alone(
+    tmp_path, capsys, caption, told
+):
+    recipes_cases.pixel_model(tmp_path / "pixels")
+    write_picture(tmp_path / "x.png", seed=1)
+    assert run("explain", tmp_path / "pixels", tmp_path / "x.png", caption) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("the model ") == bool(told)
+    assert told in said
+
+
+def test_explained_captions_of_unknown_words_are_told_once(tmp_path, capsys):
+    model = cf.load_model(recipes_cases.pixel_model(tmp_path / "pixels"))
+    write_picture(tmp_path / "x.png", seed=1)
+    for _ in range(2):
+        cf.explain(model, str(tmp_path / "x.png"), ["a wolf eats pizza", "wolf eats pizza"])
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("the model knows no word of 1 of 2 captions (50.0 %)") == 1
+    assert said.count("the model ") == 1
+
+
 def test_pieces_of_words(tmp_path):
     pieces = cf.load_model(recipes_cases.clip_like(tmp_path / "clip")).processor.tokenizer
     unknown, every = pieces.count_unknown(["狗"])

@@ -44,6 +44,7 @@ from counterfoil.data.tokenizers import (
     WordTokenizer,
     load_open_clip_tokenizer,
     open_tokenizer,
+    split_words,
     tokenize,
     without_blanks,
 )
@@ -281,17 +282,27 @@ class Processor:
         Raises:
             ValueError: the model reads vectors, or a caption is empty.
         """
+        inputs = self.process_variants(texts)
+        self.warn_of_captions(texts)
+        return inputs
+
+    def process_variants(self, texts: Sequence[str]) -> ModalityBatch:
+        """As `process_texts`, without a warning: for captions that nobody wrote.
+
+        Raises:
+            ValueError: the model reads vectors, or a caption is empty.
+        """
         if self.tokenizer is None:
             raise ValueError("this model compares ready-made vectors and cannot read a caption")
         if empty := [number for number, text in enumerate(texts) if not text.strip()]:
             raise ValueError(f"caption {empty[0]} of {len(texts)} is empty; give it words")
-        if self.tokenizer.unknown is not None:
-            self._warn_of_unknown(texts)
         tokens = tokenize(texts, self.tokenizer)
         return tokens.items(torch.full((len(texts),), -1), torch.arange(len(texts)))
 
-    def _warn_of_unknown(self, texts: Sequence[str]) -> None:
+    def warn_of_captions(self, texts: Sequence[str]) -> None:
         """Warn, once in a process, of captions of which no word is known: all score alike."""
+        if self.tokenizer is None or self.tokenizer.unknown is None:
+            return
         nothing = sum(bool(self.unknown_note(text)) for text in texts)
         if nothing and _UNKNOWN_CAPTIONS not in _SAID:
             _SAID.add(_UNKNOWN_CAPTIONS)
@@ -299,6 +310,22 @@ class Processor:
                 f"the model knows no word of {nothing:,} of {len(texts):,} captions "
                 f"({100 * nothing / len(texts):.1f} %), so that these all score alike"
             )
+
+    def warn_of_caption(self, text: str) -> None:
+        """Warn of the words of one caption that are not in the vocabulary, each time."""
+        tokenizer = self.tokenizer
+        if tokenizer is None or tokenizer.unknown is None:
+            return
+        _SAID.add(_UNKNOWN_CAPTIONS)  # said here
+        if self.unknown_note(text):
+            advice = SUBWORDS if without_blanks([text]) else "use other words"
+            warn(
+                "the model knows no word of the caption, so that its score is arbitrary; " + advice
+            )
+            return
+        words = dict.fromkeys(word for word in split_words(text) if any(map(str.isalnum, word)))
+        if unknown := [word for word in words if tokenizer.count_unknown([word])[0]]:
+            warn(f"the model does not know {', '.join(unknown)}, and reads all such words as one")
 
     def unknown_note(self, text: str) -> str:
         """A sentence on a query of which no word is in the vocabulary; "" for any other."""

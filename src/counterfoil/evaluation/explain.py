@@ -232,7 +232,7 @@ def explain(
     from counterfoil.model import as_model
 
     model = as_model(model)
-    text_processor(model)  # refuses a model that reads no captions
+    processor = text_processor(model)
     if not all(text.strip() for text in captions):
         raise ValueError("the caption is empty; describe the picture")
     if isinstance(image, str) and dataset is not None:
@@ -243,6 +243,10 @@ def explain(
     if check is not None:
         check.check_model(model)
     config = ExplainConfig(threshold, corrections, exchanges, check)
+    if isinstance(caption, str):
+        processor.warn_of_caption(caption)
+    else:
+        processor.warn_of_captions(captions)
     same_image = torch.zeros(len(captions), dtype=torch.long)
     explanations = explain_pairs(model, images, captions, same_image, config)
     for explanation in explanations:
@@ -268,7 +272,7 @@ def explain_dataset(
     Raises:
         ValueError: as `explain` does, but for long captions.
     """
-    text_processor(model)  # refuses a model that reads no captions
+    processor = text_processor(model)
     text_to_image = dataset.relation.text_to_image
     rows = dataset.relation.owned
     if not len(rows):
@@ -288,6 +292,7 @@ def explain_dataset(
                 image_rows, image = text_to_image[part].unique(return_inverse=True)  # type: ignore[no-untyped-call]
                 images = encode_rows(model, dataset, image_rows)
                 captions = [dataset.texts[row] for row in part.tolist()]
+                processor.warn_of_captions(captions)
                 explanations = explain_pairs(model, images, captions, image, config)
                 if checkpoint is not None:
                     checkpoint.save(number, explanations)
@@ -317,7 +322,7 @@ def _explain_words(
         return explain_by_heads(
             model.model, processor.tokenizer, images, captions, rows, config=config
         )
-    read = processor.process_texts
+    read = processor.process_variants
     if config.exchanges is None:
         explanations = explain_by_occlusion(model.model, read, images, captions, rows)
     else:
