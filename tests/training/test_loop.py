@@ -23,6 +23,7 @@ from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.models.base import RetrievalModel
+from counterfoil.pipelines.stages.fitting import best_epoch_note
 from counterfoil.training.config import LinearLR, OptimizerConfig, ParameterGroup, TrainConfig
 from counterfoil.training.logging import read_metrics
 from counterfoil.training.trainer import TrainResult, train_network
@@ -336,6 +337,17 @@ def test_patience_ends_a_training_that_dev_does_not_reward(
     again, resumed = train(tmp_path, plan, evaluate=figures(), resume=True)
     assert (again.steps, again.best) == (fitted.steps, fitted.best)
     assert same_weights(model, resumed)
+
+
+@pytest.mark.parametrize(("keep_last", "kept"), [(True, "last epoch 9"), (False, "best epoch 2")])
+def test_the_last_epoch_is_not_called_the_best(
+    keep_last: bool, kept: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = replace(FEW, keep_last=keep_last)
+    fitted, _ = train(tmp_path, plan, evaluate=figures(5, 1, 1, 1, 1))
+    assert ("(best)" in capsys.readouterr().err) != keep_last
+    dev = 1 if keep_last else 5
+    assert best_epoch_note(fitted, "RSum") == f"{kept} of 9, dev RSum {dev}.0"
 
 
 def test_a_small_dev_split_chooses_nothing() -> None:

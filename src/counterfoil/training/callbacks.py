@@ -200,7 +200,7 @@ class DevEvaluation(Callback):
         figures = {f"dev_{name}": figure for name, figure in dev.items()}
         seconds = round(time.monotonic() - began, 3)
         loop.metrics.write(progress.step, {"epoch": loop.epoch, **figures, "dev_seconds": seconds})
-        mark = " (best)" if better else ""
+        mark = " (best)" if better and not loop.config.keep_last else ""
         loop.summary += f": dev {select} {value:.2f}{dev_sample_note(dev)}{mark}"
 
 

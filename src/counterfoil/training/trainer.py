@@ -94,6 +94,7 @@ class TrainResult:
     metrics: Path  # of ``metrics.jsonl``
     planned: int  # optimiser steps, if dev goes on improving
     improving: bool  # the last evaluation of those planned is the best: more steps may help
+    keep_last: bool  # `best` is the last epoch, whatever dev says
 
     @property
     def finished(self) -> bool:
@@ -232,6 +233,7 @@ class TrainingLoop(Generic[B]):
             metrics=path,
             planned=self.total,
             improving=ended and at.rising,
+            keep_last=self.config.keep_last,
         )
 
     def save(self) -> None:

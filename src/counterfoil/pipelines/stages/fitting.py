@@ -267,12 +267,13 @@ def remove_checkpoints(context: RunContext, stage: ModelStage) -> None:
 
 
 def best_epoch_note(fitted: TrainResult, figure: str) -> str:
-    """Number of epochs and the best one with its dev figure, in words."""
+    """Number of epochs and the one that is kept with its dev figure, in words."""
     if fitted.best is None:
         return f"{fitted.epochs} epochs"
     on = dev_sample_note(fitted.best.dev)
     epochs = max(fitted.epochs, fitted.best.epoch)  # the last one may be cut short
-    note = f"best epoch {fitted.best.epoch} of {epochs}, dev {figure} {fitted.best.value:.1f}{on}"
+    kept = "last" if fitted.keep_last else "best"
+    note = f"{kept} epoch {fitted.best.epoch} of {epochs}, dev {figure} {fitted.best.value:.1f}{on}"
     if fitted.finished and fitted.steps < fitted.planned:
         note += f"; stopped after {fitted.steps:,} of {fitted.planned:,} steps, no better since"
     return note
