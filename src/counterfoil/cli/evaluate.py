@@ -242,20 +242,20 @@ def _show_single(evaluation: _Evaluation) -> dict[str, object]:
 
 def _show_comparison(evaluations: Mapping[str, _Evaluation]) -> dict[str, object]:
     """Print evaluations side by side, then paired intervals; returns their numbers."""
-    from counterfoil.evaluation.metrics import common_line
-    from counterfoil.evaluation.results import headline, result_table, results
+    from counterfoil.evaluation.results import EvaluationComparison
 
-    runs = results({name: evaluation.retrieval.report for name, evaluation in evaluations.items()})
-    settings = [evaluation.retrieval.report.setting for evaluation in evaluations.values()]
-    for run in runs[1:]:
-        output(f"On {settings[0].place}, {headline((runs[0], run))}")
-    print_tables([result_table(runs)], common_line(settings))
+    comparison = EvaluationComparison.of(
+        {name: evaluation.retrieval.report for name, evaluation in evaluations.items()}
+    )
+    for line in comparison.headlines:
+        output(line)
+    print_tables([comparison.table()], comparison.protocol)
     return {
         "evaluations": [
             {"models": evaluation.models, **evaluation.retrieval.to_dict()}
             for evaluation in evaluations.values()
         ],
-        "comparison": [run.to_dict() for run in runs],
+        "comparison": comparison.to_dict(),
     }
 
 

@@ -27,6 +27,7 @@ from counterfoil.report.tables import MISSING, format_interval
 from counterfoil.scoring.reducers import Tie
 
 if TYPE_CHECKING:
+    from counterfoil.evaluation.results import EvaluationComparison
     from counterfoil.evaluation.truth import Truth
 
 _T = TypeVar("_T")
@@ -69,6 +70,40 @@ class EvaluationResult:
         named = dict(zip(self.report.names, values, strict=True))
         rsum = named.pop("RSum")
         return {**named, "RSum": rsum}
+
+    def compare(
+        self, other: EvaluationResult, names: tuple[str, str] = ("first", "second")
+    ) -> EvaluationComparison:
+        """Compare another model on the same queries with this one, by paired intervals and tests.
+
+        Print what is returned to see it as ``counterfoil evaluate A B`` prints it: differences are
+        those of `other` from this result.
+
+        Args:
+            other: evaluation with the same data, protocol and metrics.
+            names: of this result and of the other.
+
+        Raises:
+            TypeError: `other` is no result of `evaluate`.
+            ValueError: it has other queries or metrics, or the names are equal.
+        """
+        from counterfoil.evaluation.results import EvaluationComparison
+
+        if not isinstance(other, EvaluationResult):
+            raise TypeError(
+                f"compare takes what cf.evaluate returned for the other model, not {other!r:.60}"
+            )
+        if len(set(names)) != 2:
+            raise ValueError(f"names={names!r:.60} has to be two different names, one a result")
+        mine, theirs = self.report.setting, other.report.setting
+        for word in ("dataset", "split", "protocol", "tie", "truth"):
+            one, another = getattr(mine, word), getattr(theirs, word)
+            if one != another:
+                raise ValueError(
+                    f"the two results differ in {word}, {one!r} and {another!r}; a paired test "
+                    "needs both models evaluated alike on the same data"
+                )
+        return EvaluationComparison.of(dict(zip(names, (self.report, other.report), strict=True)))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form: protocol, setting, numbers and intervals."""

@@ -9,10 +9,16 @@ from typing import Any, final
 
 from counterfoil.evaluation.bootstrap import Comparison, Interval, compare, intervals, sums
 from counterfoil.evaluation.cascade import ShortlistReport
-from counterfoil.evaluation.metrics import METRICS, RECALLS, EvaluationReport, finite_or_none
+from counterfoil.evaluation.metrics import (
+    METRICS,
+    RECALLS,
+    EvaluationReport,
+    common_line,
+    finite_or_none,
+)
 from counterfoil.report.figures import ResultPoint, result_curves
 from counterfoil.report.page import Figure, TableBlock, TableCell, TableRow
-from counterfoil.report.tables import MISSING
+from counterfoil.report.tables import MISSING, terminal_text
 
 RSUM = METRICS.index("RSum")
 GROUPS = (("Image to text", "i2t "), ("Text to image", "t2i "), ("Both", "RSum"))
@@ -40,7 +46,7 @@ class RunResult:
         }
 
 
-def results(reports: dict[str, EvaluationReport]) -> tuple[RunResult, ...]:
+def results(reports: Mapping[str, EvaluationReport]) -> tuple[RunResult, ...]:
     """Compute intervals of runs, by name, and compare each with the first.
 
     Raises:
@@ -57,6 +63,54 @@ def results(reports: dict[str, EvaluationReport]) -> tuple[RunResult, ...]:
         )
         for place, (name, report) in enumerate(runs)
     )
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class EvaluationComparison:
+    """Evaluations on the same queries side by side; print it to see differences from the first.
+
+    Attributes:
+        runs: numbers, intervals, and in `RunResult.against` the differences from the first run,
+            with intervals and p.
+        place: data set and split.
+        protocol: of all runs, in one sentence.
+    """
+
+    runs: tuple[RunResult, ...]
+    place: str
+    protocol: str
+
+    @classmethod
+    def of(cls, reports: Mapping[str, EvaluationReport]) -> EvaluationComparison:
+        """Compare runs, by name, with the first of them.
+
+        Raises:
+            ValueError: the runs were not made on the same queries, or have different metrics.
+        """
+        settings = [report.setting for report in reports.values()]
+        return cls(results(reports), settings[0].place, common_line(settings))
+
+    @property
+    def headlines(self) -> list[str]:
+        """A sentence for each run but the first."""
+        return [f"On {self.place}, {headline((self.runs[0], run))}" for run in self.runs[1:]]
+
+    @property
+    def differences(self) -> dict[str, Comparison]:
+        """Of the last run from the first, by metric."""
+        return {change.metric: change for change in self.runs[-1].against}
+
+    def table(self) -> TableBlock:
+        """All metrics by run."""
+        return result_table(self.runs)
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """JSON-ready form: each run with its differences from the first, None for NaN."""
+        return [run.to_dict() for run in self.runs]
+
+    def __repr__(self) -> str:
+        return "\n".join([*self.headlines, terminal_text(self.table(), self.protocol)])
 
 
 def headline(runs: Sequence[RunResult]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from io import StringIO
+from typing import cast, final
 
 from rich import box
 from rich.cells import cell_len
@@ -40,6 +41,14 @@ class TerminalTable:
         note = f"{self.protocol}. {block.note}".rstrip() if self.protocol else block.note
         if note:
             yield Text(note, style="table.caption")
+
+
+def terminal_text(block: TableBlock, protocol: str = "") -> str:
+    """A table as the terminal shows it, without colours."""
+    out = Console(file=StringIO(), width=Console().width, markup=False, color_system=None)
+    out.print(TerminalTable(block, protocol))
+    lines = cast("StringIO", out.file).getvalue().splitlines()
+    return "\n".join(line.rstrip() for line in lines)
 
 
 _OVERHEAD = 3  # characters around a column, and one more of the table
