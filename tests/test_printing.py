@@ -76,6 +76,14 @@ def own(made):
 CASES = {  # what is made of the fixture, and words that it prints
     "data": (lambda m: m.data, "'scenes', all: 24 images and 120 texts; train 16, dev 4, test 4"),
     "split": (lambda m: m.data["test"], "'scenes', test: 4 images and 20 texts.$"),
+    "features": (
+        lambda _: (
+            cf.load_dataset(
+                {"images": torch.ones(3, 4), "captions": WORDS[:1], "owner": [0]}
+            ).features
+        ),
+        r"^FeatureArray\(images of the dict: \(3, 1, 4\) float32\)$",
+    ),
     "model": (lambda m: m.model, "VSEPP, .* parameters\n.*\n  saved with counterfoil 0.1.0\n"),
     "own model": (own, "Towers, .*\n.*by mean_colour; texts by lengths\n  built here, not saved"),
     "embeddings": (lambda m: m.model.encode(WORDS), "2 items, each one vector of 8"),

@@ -58,7 +58,9 @@ def test_a_caption_a_row(tmp_path):
 
 def test_data_set_of_several_splits(tmp_path):
     tables = {
-        split: datasets.Dataset.from_dict({"image": [picture(shade)] * 2, "caption": [split, "x"]})
+        split: datasets.Dataset.from_dict(
+            {"image": [picture(shade), picture(10 + shade)], "caption": [split, "x"]}
+        )
         for split, shade in (("train", 1), ("validation", 2), ("test", 3))
     }
     datasets.DatasetDict(tables).save_to_disk(tmp_path / "d")
@@ -66,13 +68,13 @@ def test_data_set_of_several_splits(tmp_path):
     assert dataset.split_names == ("train", "dev", "test")
     assert dataset.image_ids[:2] == ["train/0", "train/1"]
     assert dataset.split("dev").texts == ["validation", "x"]
-    assert dataset.split("dev").pictures.open(1).getpixel((0, 0)) == (2, 2, 2)
+    assert dataset.split("dev").pictures.open(1).getpixel((0, 0)) == (12, 12, 12)
     places = {dataset.pictures.place(row) for row in range(6)}
     assert len(places) == 6
 
 
 def test_one_split_is_divided(tmp_path):
-    source = save(tmp_path / "d", image=[picture(1)] * 6, caption=list("abcdef"))
+    source = save(tmp_path / "d", image=[picture(n) for n in range(6)], caption=list("abcdef"))
     assert set(read_huggingface(source).splits) == {"train", "dev", "test"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 
@@ -170,6 +171,50 @@ def test_data_sets_of_hugging_face(photos):
     found = cf.load_dataset(both)
     assert isinstance(found.pictures, PictureFiles)
     assert found.splits == ["train", "train", "test"]
+
+
+def test_rows_with_one_picture_are_one_image(photos, capsys):
+    datasets = pytest.importorskip("datasets")
+    names = ["a.png", "b.png", "a.png", "c.png", "a.png"]
+    texts = ["a dog", "a cat", "a wet dog", "the sea", "a dog again"]
+    expected = {"row/0": ["a dog", "a wet dog", "a dog again"], "row/1": ["a cat"]}
+    opened = [Image.open(photos / name).copy() for name in names]
+    for pictures in ([str(photos / name) for name in names], opened):
+        table = datasets.Dataset.from_dict({"image": pictures, "caption": texts})
+        table = table.cast_column("image", datasets.Image())
+        data = cf.load_dataset(table)
+        assert captions(data) == {**expected, "row/3": ["the sea"]}
+        assert pixels(data) == [(0, 0, 0), (50, 0, 0), (100, 0, 0)]
+        chosen = cf.load_dataset(table.select([4, 3, 2]))
+        assert captions(chosen) == {"row/0": ["a dog again", "a wet dog"], "row/1": ["the sea"]}
+        assert pixels(chosen) == [(0, 0, 0), (100, 0, 0)]
+        # ids that are given count, as elsewhere
+        assert len(cf.load_dataset(table.add_column("id", list("abcde")))) == 5
+        assert "several splits" not in capsys.readouterr().err
+        parts = datasets.DatasetDict(train=table.select([0, 1, 2]), test=table.select([3, 4]))
+        assert captions(cf.load_dataset(parts)) == {
+            "train/0": ["a dog", "a wet dog"],
+            "train/1": ["a cat"],
+            "test/0": ["the sea"],
+            "test/1": ["a dog again"],
+        }
+        assert (
+            "the DatasetDict: 1 picture is in several splits, such as train/0 in train and test/1 "
+            "in test; "
+        ) in " ".join(capsys.readouterr().err.split())
+
+
+def test_equal_ends_are_not_equal_pictures():
+    datasets = pytest.importorskip("datasets")
+    images = [np.zeros((64, 64, 3), np.uint8) for _ in range(3)]
+    images[1][0, 0] = 200
+    contents = []
+    for image in images:
+        stream = io.BytesIO()
+        Image.fromarray(image).save(stream, "BMP")  # pixels as they are, the first line last
+        contents.append({"bytes": stream.getvalue()[:54] + image.tobytes(), "path": None})
+    table = datasets.Dataset.from_dict({"image": contents, "caption": list("abc")})
+    assert captions(cf.load_dataset(table)) == {"row/0": ["a", "c"], "row/1": ["b"]}
 
 
 VECTORS = np.random.default_rng(0).normal(size=(3, 4))

@@ -154,6 +154,10 @@ def ninetieth(ranks):
     return np.quantile(ranks, 0.9)
 
 
+def mean_log_of_array(ranks):
+    return np.mean(np.log(ranks.numpy()))
+
+
 def split_in_two():
     scores = torch.randn(60, 120, generator=torch.Generator().manual_seed(3))
     owner = torch.arange(60).repeat_interleave(2)
@@ -163,7 +167,7 @@ def split_in_two():
 
 def test_metrics_that_are_asked_for_stand_beside_the_others():
     report = split_in_two()
-    asked = ["R@7", "MRR", "MRR@10", "mean rank", second_or_better, ninetieth]
+    asked = ["R@7", "MRR", "MRR@10", "mean rank", second_or_better, ninetieth, mean_log_of_array]
     found = EvaluationResult(replace(report, further=further_metrics(asked)))
     plain, shown = json.loads(json.dumps(found.to_dict())), repr(found)
     for side, ranked in zip(("i2t", "t2i"), report.ranked):
@@ -174,6 +178,7 @@ def test_metrics_that_are_asked_for_stand_beside_the_others():
             ("MRR@10", "mrr10", lambda r: 100 * np.where(r <= 10, 1 / r, 0).mean()),
             ("second_or_better", "second_or_better", lambda r: (r <= 2).mean()),
             ("ninetieth", "ninetieth", lambda r: np.quantile(r, 0.9)),
+            ("mean_log_of_array", "mean_log_of_array", lambda r: np.log(r).mean()),
         ):
             number = np.mean([of_fold(ranks) for ranks in folds])
             assert found.metrics[f"{side} {name}"] == pytest.approx(number)
@@ -220,6 +225,10 @@ def broken(ranks):
     return ranks["first"]
 
 
+def mean_log(ranks):
+    return np.mean(np.log(ranks))
+
+
 @pytest.mark.parametrize(
     "metrics, message",
     [
@@ -230,7 +239,8 @@ def broken(ranks):
         ([3], "3 is no metric"),
         ([no_numbers], r"no_numbers gave \(7,\) for 4 ranks"),
         ([infinite], "infinite gave .* with NaN or infinite values"),
-        ([broken], "broken fails on the ranks"),
+        ([broken], r"broken fails on the ranks \[1.0, 2.0.*: IndexError"),
+        ([mean_log], r"a one-dimensional float64 tensor of torch \(for NumPy, begin with ranks = "),
         (["R@30", "recall@30"], "two metrics are called 'R@30'"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -314,10 +315,34 @@ def test_filters_guides_and_checkpoints(model, dataset, tmp_path):
     assert captions.startswith("texts within TF-IDF cosine 0.8")
     assert guided.startswith("pairs that the guide scores")
     assert guide.startswith("guide: ")
+    same = mine_hard_negatives(
+        model, dataset, filters={"captions": 0.8, "guided": 0.0}, guides=[model], **SIZES
+    )
+    assert same.store.manifest.filters == negatives.store.manifest.filters
+    assert torch.equal(same.lists.texts, negatives.lists.texts)
     with pytest.raises(ValueError, match="needs a guide model"):
         mine_hard_negatives(model, dataset, filters=filters)
     with pytest.raises(ValueError, match="precision"):
         mine_hard_negatives(model, dataset, precision="fp8")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "filters, message",
+    [
+        (["captions=0.5", "skip=2"], "filters by name are needed, as {'captions': 0.5, 'skip': 2}"),
+        ("captions=0.5", "filters='captions=0.5': filters by name are needed"),
+        ({"caption": 0.5}, "'caption' is not a filter; did you mean 'captions'"),
+        ({"captions": "0.5"}, "captions='0.5': a number is needed"),
+        ({"skip": 2.5}, "skip=2.5: a whole number is needed"),
+        ({"highest": True}, "highest=True: a number is needed"),
+        ({"captions": 5}, "captions=5: a cosine above 0"),
+        ({"positive": "middle"}, "'middle' is not a positive"),
+        ({"meanings": 0.7}, "needs a sentence encoder"),
+    ],
+)
+def test_filters_that_do_not_fit(model, dataset, filters, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        mine_hard_negatives(model, dataset, filters=filters)
 
 
 def test_repr_shows_an_example(model, dataset):

@@ -93,7 +93,7 @@ class RowStack:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FeatureArray:
     """Features of N items, read from disk when items are taken.
 
@@ -177,6 +177,10 @@ class FeatureArray:
     def regions(self) -> int:
         """Regions of an item, R."""
         return int(self.values.shape[1])
+
+    def __repr__(self) -> str:
+        shape = (len(self), *self.values.shape[1:])
+        return f"FeatureArray({self.where}: {shape} {self.values.dtype.name})"
 
     def subset(self, rows: Tensor) -> FeatureArray:
         """Some items, in the given order; nothing is read."""

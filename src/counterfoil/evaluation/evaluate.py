@@ -163,9 +163,10 @@ def evaluate(
             split that is evaluated, and said.
         protocol: "whole", "flickr-1k", "coco-1k" or "coco-5k".
         ties: how equal scores rank: "row", "optimistic" or "pessimistic".
-        metrics: further metrics: "R@20", "MRR@10" and the like, and functions of the (Q,) ranks of
-            the best positives, from 1, that return (Q,) values, whose mean counts, or one number;
-            "mAP@R", "R-precision", "mAP" and "nDCG" read the places of all positives.
+        metrics: further metrics: "R@20", "MRR@10" and the like, and functions of the ranks of the
+            best positives, a (Q,) torch.float64 tensor from 1 (`ranks.numpy()` for NumPy), that
+            return (Q,) values, whose mean counts, or one number; "mAP@R", "R-precision", "mAP" and
+            "nDCG" read the places of all positives.
         truth: what is true: "own", the captions of an image; "judged", and the pairs that people
             judged true, where those that nobody judged are left out; "complete", every true pair,
             as `scenes` and ECCV Caption know them. With the last two, measures of all true pairs

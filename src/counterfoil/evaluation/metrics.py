@@ -253,9 +253,9 @@ def further_metrics(asked: Sequence[str | RankFunction]) -> tuple[Metric, ...]:
     """The metrics that are asked for besides those of `RecallMetrics`.
 
     Args:
-        asked: names as "R@20", "MRR" and "MRR@10", and functions: of (Q,) double ranks of the best
-            positives, ascending, from 1, to (Q,) values, whose mean counts, or to one number. The
-            name of the function is that of the metric.
+        asked: names as "R@20", "MRR" and "MRR@10", and functions: of a (Q,) torch.float64 tensor,
+            the ranks of the best positives, ascending, from 1, to (Q,) values, whose mean counts,
+            or to one number. The name of the function is that of the metric.
 
     Raises:
         ValueError: an unknown name, a function without a name or of another result, or two of one
@@ -331,13 +331,14 @@ def _of_user(function: RankFunction) -> Metric:
     tried = torch.tensor(_SOME_RANKS, dtype=torch.double)
     try:
         values = of_ranks(tried)
-    except ValueError as error:
-        if "the metric" in str(error):
-            raise
-        raise ValueError(f"the metric {name} fails on the ranks {_SOME_RANKS}: {error}") from error
     except Exception as error:  # whatever a user's function raises
-        what = f"{type(error).__name__}: {error}"
-        raise ValueError(f"the metric {name} fails on the ranks {_SOME_RANKS}: {what}") from error
+        if isinstance(error, ValueError) and "the metric" in str(error):
+            raise
+        what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"the metric {name} fails on the ranks {tried.tolist()}, a one-dimensional float64 "
+            f"tensor of torch (for NumPy, begin with ranks = ranks.numpy()): {what}"
+        ) from error
     return Metric(name, of_ranks, is_mean=values.dim() == 1)
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from counterfoil.core import distributed
-from counterfoil.core.config import parse_literal
+from counterfoil.core.config import parse_literal, unknown_name
 from counterfoil.core.console import progress
 from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.data.images import ResizeCrop, cached_pixels
@@ -487,6 +487,31 @@ class FilterConfig:
             ("skip", self.skip or None, "the {} hardest of the rest"),
         )
         return {n: text.format(value) for n, value, text in phrases if value is not None}
+
+
+def filters_of(given: FilterConfig | Mapping[str, Any] | None) -> FilterConfig:
+    """The settings that a user gave, also as a mapping by name; None for no filter.
+
+    Raises:
+        ValueError: it is something else, or a name or a value does not fit.
+    """
+    if given is None or isinstance(given, FilterConfig):
+        return given or FilterConfig()
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            f"filters={given!r}: filters by name are needed, as {{'captions': 0.5, 'skip': 2}}"
+        )
+    defaults = {f.name: f.default for f in fields(FilterConfig)}
+    for name, value in given.items():
+        if name not in defaults:
+            raise ValueError(unknown_name(str(name), list(defaults), "a filter"))
+        if name in ("encoder", "positive"):
+            continue
+        whole = name == "skip"
+        fits = isinstance(value, int if whole else float | int) and not isinstance(value, bool)
+        if not fits and value != defaults[name]:
+            raise ValueError(f"{name}={value!r}: a {'whole ' * whole}number is needed")
+    return FilterConfig(**given)
 
 
 def check_encoder(config: FilterConfig) -> None:

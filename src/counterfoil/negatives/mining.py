@@ -27,6 +27,7 @@ from counterfoil.negatives.filters import (
     FilteredReducer,
     NegativeFilters,
     check_encoder,
+    filters_of,
 )
 from counterfoil.negatives.store import (
     MOST,
@@ -147,7 +148,7 @@ def mine_hard_negatives(
     *,
     texts_per_image: int = 100,
     images_per_text: int = 20,
-    filters: FilterConfig | None = None,
+    filters: FilterConfig | Mapping[str, Any] | None = None,
     guides: Sequence[Model | str] = (),
     precision: Precision = "fp32",
     checkpoint: str | Path | None = None,
@@ -164,8 +165,10 @@ def mine_hard_negatives(
             ``dataset.with_positives("id")``.
         texts_per_image: captions listed for an image, at most.
         images_per_text: images listed for a caption, at most.
-        filters: pairs to leave out because they may be true; only true pairs by default.
-        guides: models whose scores limit the negatives too, for `FilterConfig.guided`.
+        filters: pairs to leave out because they may be true, as ``{"captions": 0.5, "skip": 2}``
+            or a `counterfoil.negatives.filters.FilterConfig`, which tells all of them; only true
+            pairs by default.
+        guides: models whose scores limit the negatives too, for the filter "guided".
         precision: "fp32", or "bf16" to score all pairs in bfloat16 and few again in float32, see
             `mine_half_precision`; faster for models of region and word vectors.
         checkpoint: folder in which a long pass saves its progress and resumes; removed by hand.
@@ -173,7 +176,7 @@ def mine_hard_negatives(
 
     Raises:
         ValueError: models and data do not fit, a number out of range, an unknown precision,
-            filters that lack a guide or an encoder, or that leave nothing.
+            an unknown filter, filters that lack a guide or an encoder, or that leave nothing.
 
     >>> negatives = mine_hard_negatives("openai/clip-vit-base-patch32", dataset)  # doctest: +SKIP
     >>> negatives.to_dataset()[0]  # doctest: +SKIP
@@ -181,13 +184,14 @@ def mine_hard_negatives(
     """
     check_dataset(dataset, 'data["train"]')
     parse_literal(Precision, precision, "a precision of mining")
+    wanted = filters_of(filters)
     dataset.check_captions("to mine")
     store, _ = mine_store(
         as_models(model),
         dataset,
         texts_per_image=texts_per_image,
         images_per_text=images_per_text,
-        filters=filters or FilterConfig(),
+        filters=wanted,
         guides=as_models(guides),
         precision=precision,
         device=device,

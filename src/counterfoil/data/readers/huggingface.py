@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,6 +53,7 @@ class _ImageEntry:
     texts: list[str]
     columns: dict[str, ColumnValue]
     nulls: int  # captions that are null
+    named: bool  # whether a column names the image
 
 
 @final
@@ -170,10 +173,11 @@ def read_tables(
     """Read data sets of Hugging Face, by split.
 
     The caption column contains a caption or a list of them; captions that are null are left out.
-    Rows with one image id are merged. Other columns of text, numbers and dates are
+    Rows with one image id are merged, and where no column has ids, rows of a split with one
+    picture, of equal bytes or one path. Other columns of text, numbers and dates are
     `ImageTextDataset.columns`; where the rows of an image differ, the first value counts. A "split"
     column takes precedence over the splits of the data set; without one, a single split "train" is
-    divided by the hash of the id.
+    divided by the hash of the id. One picture in several splits is warned of.
 
     Args:
         tables: by split; "" for none.
@@ -183,11 +187,16 @@ def read_tables(
     """
     name = options.name or name
     columns = {s: _image_column(table, where, options.image_column) for s, table in tables.items()}
+    sources = {split: _pictures(table, columns[split]) for split, table in tables.items()}
+    repeated = _repeated(sources)
+    by_picture: dict[str, dict[str, str]] = {}  # ids by split, of pictures that are repeated
     images: dict[str, _ImageEntry] = {}
     silent: list[str] = []
     for row in _rows(tables, columns, where, options):
-        silent += [row.id] * row.nulls
         row.split = options.restval if row.split == "restval" else row.split
+        if not row.named and (picture := repeated.get((row.table, row.row))):
+            row.id = by_picture.setdefault(picture, {}).setdefault(row.split, row.id)
+        silent += [row.id] * row.nulls
         first = images.setdefault(row.id, row)
         if first is row:
             continue
@@ -200,7 +209,7 @@ def read_tables(
     left_out = [LeftOut(NO_CAPTION, tuple(silent))] if silent else []
     for remark in left_out:
         warn(f"{where}: {remark}")
-    sources = {split: _pictures(table, columns[split]) for split, table in tables.items()}
+    _warn_of_shared(by_picture, where)
     return build_dataset(
         name,
         [
@@ -218,6 +227,46 @@ def _pictures(table: Any, column: str) -> Any:
     import datasets
 
     return table.select_columns([column]).cast_column(column, datasets.Image(decode=False))
+
+
+_TAIL = 256  # bytes at the end of a picture, by which those of one length nearly always differ
+
+
+def _repeated(sources: Mapping[str, Any]) -> dict[tuple[str, int], str]:
+    """Rows whose picture another row has too, with a key of its bytes or path.
+
+    Only pictures of one length and end are read as a whole.
+    """
+    pictures: dict[tuple[str, int], Any] = {}
+    ends: dict[tuple[str, int], object] = {}
+    for split, table in sources.items():
+        contents, paths = _contents(table), _paths(table)
+        chosen = None if table._indices is None else table._indices.column(0).to_pylist()
+        for row, stored in enumerate(range(len(table)) if chosen is None else chosen):
+            if (buffer := contents[stored].as_buffer()) is not None:
+                pictures[split, row] = buffer
+                ends[split, row] = len(buffer), bytes(memoryview(buffer)[-_TAIL:])
+            elif row in paths:
+                ends[split, row] = paths[row]
+    counts = Counter(ends.values())
+    return {
+        place: hashlib.sha256(pictures[place]).hexdigest() if place in pictures else str(end)
+        for place, end in ends.items()
+        if counts[end] > 1
+    }
+
+
+def _warn_of_shared(by_picture: Mapping[str, Mapping[str, str]], where: str) -> None:
+    """Warn of pictures that are in several splits."""
+    shared = [ids for ids in by_picture.values() if len(ids) > 1]
+    if shared:
+        (one, first), (other, second), *_ = shared[0].items()
+        count = "1 picture is" if len(shared) == 1 else f"{len(shared):,} pictures are"
+        warn(
+            f"{where}: {count} in several splits, such as {first} in {one} and {second} in "
+            f"{other}; a model is then tested on what it was trained on, so keep all rows of a "
+            "picture in one split"
+        )
 
 
 def _load(source: str) -> dict[str, Any]:
@@ -320,6 +369,7 @@ def _rows(
                 texts,
                 columns,
                 0 if texts and len(captions) > 1 else sum(nulls for _, nulls in found),
+                key is not None and row[key] is not None,
             )
 
 
