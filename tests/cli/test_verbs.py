@@ -35,3 +35,40 @@ def test_without_the_papers_their_verb_says_so(words, monkeypatch, capsys):
     assert "'papers' belongs to counterfoil.papers" in told
     assert "not installed" in told
     cli.application.cache_clear()
+
+
+@pytest.fixture
+def registered():
+    """Adds a verb for one test."""
+    added = []
+
+    def add(name, part):
+        cli.application.cache_clear()
+        added.append(("verb", name))
+        return registry.register.verb(name)(part)
+
+    yield add
+    for key in added:
+        del registry._added[key]
+    cli.application.cache_clear()
+
+
+def test_a_function_is_a_verb(registered, capsys):
+    def greet(name: str, times: int = 1) -> None:
+        """Greet somebody."""
+        print(f"hello {name}. " * times)
+
+    registered("hello", greet)
+    assert main(["hello", "Ada", "--times", "2"]) == 0
+    assert capsys.readouterr().out == "hello Ada. hello Ada. \n"
+    assert main(["hello"]) == 2
+    assert "Missing argument 'name'" in capsys.readouterr().err
+    assert main(["--help"]) == 0
+    assert "Greet somebody." in capsys.readouterr().out
+
+
+def test_what_is_no_function_is_refused_as_a_verb(registered, capsys):
+    registered("hello", "world")
+    assert main(["hello"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "the verb 'hello' is 'world'; register a function" in told

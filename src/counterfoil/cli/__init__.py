@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from functools import cache
 from importlib import import_module
+from inspect import isfunction
 from typing import Annotated, Any
 
 import typer
@@ -70,9 +71,23 @@ def application(verb: str = "") -> typer.Typer:
     app.callback()(_options)
     names = [verb] if verb else registry.names("verb")
     # one module may have several verbs
-    parts: list[typer.Typer] = list(dict.fromkeys(registry.find("verb", name) for name in names))
-    for part in parts:
+    for part in dict.fromkeys(map(_part, names)):
         app.add_typer(part)
+    return app
+
+
+def _part(verb: str) -> typer.Typer:
+    """The command line of a registered verb; a plain function becomes one."""
+    part = registry.find("verb", verb)
+    if isinstance(part, typer.Typer):
+        return part
+    if not isfunction(part):
+        raise ValueError(
+            f"the verb {verb!r} is {part!r:.80}; register a function, whose parameters are its "
+            "arguments, or a typer.Typer"
+        )
+    app = typer.Typer()
+    app.command(verb)(part)
     return app
 
 
