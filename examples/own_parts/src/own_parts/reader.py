@@ -10,19 +10,26 @@ from counterfoil.data.readers.source import Format, Source
 
 
 def read_pairs(source: Source) -> ImageTextDataset:
-    """Read the pairs of a folder."""
-    file = next(source.path.glob("*.pairs"))
+    """Read a file of pairs, or those of a folder."""
+    given = source.path
+    files = [given] if given.is_file() else sorted(given.glob("*.pairs"))
     captions: dict[str, list[str]] = {}
-    for line in read_text_lines(file, "pairs"):
-        name, _, caption = line.partition("\t")
-        captions.setdefault(name, []).append(caption)
-    paths = find_pictures(list(captions), source.listing, where=str(file))
+    for file in files:
+        for number, line in enumerate(read_text_lines(file, "pairs"), 1):
+            name, _, caption = line.partition("\t")
+            if line and not caption:
+                raise ValueError(
+                    f"{file}, line {number}: {line!r:.60} is no picture, tab and caption; mend it"
+                )
+            if line:
+                captions.setdefault(name, []).append(caption)
     return build_dataset(
-        source.name or source.path.name,
+        source.name or source.title,
         [DatasetEntry(name, "", tuple(texts)) for name, texts in captions.items()],
-        where=str(file),
-        pictures=PictureFiles(paths),
+        where=str(given),
+        # the files of the folder, or of the one that `images=` names
+        pictures=PictureFiles(find_pictures(list(captions), source.pictures, where=str(given))),
     )
 
 
-FORMAT = Format("pairs (NAME.pairs)", lambda source: source.path.is_dir(), read_pairs)
+FORMAT = Format("pairs (NAME.pairs)", matches=lambda source: True, read=read_pairs)

@@ -181,14 +181,14 @@ def own_formats() -> tuple[Format, ...]:
 
 def _formats(source: Source) -> list[Format]:
     """The formats to try, in their order."""
-    registered = registered_formats(source.path) if source.path.is_dir() else ()
+    registered = registered_formats(source.path)
     return sorted((*registered, *own_formats()), key=attrgetter("order"))
 
 
-def registered_formats(folder: Path) -> Iterator[Format]:
-    """The registered formats with a file of theirs in a folder."""
+def registered_formats(path: Path) -> Iterator[Format]:
+    """The registered formats whose pattern fits a file, or a file in a folder."""
     for pattern in registry.names("reader"):
-        if next(folder.glob(pattern), None) is not None:
+        if path.match(pattern) if path.is_file() else any(path.glob(pattern)):
             yield registry.find("reader", pattern)
 
 
@@ -212,6 +212,9 @@ def _unknown(source: Source) -> str:
     for pattern in registry.absent("reader") if path.is_dir() else ():
         if any(path.glob(pattern)):
             return registry.without_papers(f"the reader of {path} (a folder with {pattern})")
+    for format in registered_formats(path) if path.is_file() else ():
+        if format.matches(Source(path=path.parent)):
+            return f"{path} is a file of {format.name}; give its folder, {path.parent}"
     files = [path] if path.is_file() else [f for f in source.listing.files if f.parent == path]
     for endings, reason in _NOT_READ.items():
         for file in files:
