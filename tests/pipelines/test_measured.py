@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 
+import counterfoil as cf
 import recipes_cases
 from artifact_cases import resealed
 from counterfoil.data.corrections import Correction, apply_corrections
@@ -131,6 +132,21 @@ def test_damage_behind_the_checksums(name, content, message, measured, tmp_path)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
         RetrievalEvaluation.open(resealed(tmp_path))
+
+
+@pytest.mark.parametrize("part", ["setting", "i2t"])
+def test_fields_of_another_version(part, measured, tmp_path):
+    measured.save(tmp_path)
+    path = tmp_path / "evaluation.json"
+    plain = json.loads(path.read_text())
+    plain[part]["later"] = 1.0
+    path.write_text(json.dumps(plain))
+    with pytest.raises(ValueError, match="later") as error:
+        RetrievalEvaluation.open(resealed(tmp_path))
+    assert str(error.value) == (
+        f"{path} was written by another version of counterfoil ({cf.__version__}): it has the "
+        "fields later, which this one does not know; evaluate again"
+    )
 
 
 def test_numbers_of_one_evaluation_and_ranks_of_another_are_refused(measured, tmp_path):

@@ -372,8 +372,22 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)  # which compiles the schema of a dataclass
 
 
+def _unknown_fields(kind: type[Any], plain: object) -> list[str]:
+    """The keys that a dataclass does not have, which pydantic passes over."""
+    if not is_dataclass(kind) or not isinstance(plain, dict):
+        return []
+    known = inspect.signature(kind).parameters
+    return [key for key in plain if key not in known]
+
+
 def validated(
-    kind: type[Checked], plain: object, path: Path, remedy: str, *, strict: bool | None = None
+    kind: type[Checked],
+    plain: object,
+    path: Path,
+    remedy: str,
+    *,
+    strict: bool | None = None,
+    version: str = "",
 ) -> Checked:
     """Plain JSON of a file as a pydantic model or a dataclass.
 
@@ -383,6 +397,7 @@ def validated(
         path: of the file, for errors.
         remedy: end of errors.
         strict: refuse numbers and texts in place of each other; None for what the class says.
+        version: of the counterfoil that wrote the file, for errors.
 
     Raises:
         ValueError: the first thing that is wrong, in one sentence that ends in the remedy.
@@ -391,8 +406,12 @@ def validated(
         # as JSON: in Python's own values a strict tuple is no list
         adapter: TypeAdapter[Checked] = _adapter(cast(Any, kind))
         checked = adapter.validate_json(json.dumps(plain), strict=strict)
-        if is_dataclass(kind) and isinstance(plain, dict):  # pydantic passes over unknown keys
-            inspect.signature(kind).bind(**plain)
+        if unknown := _unknown_fields(kind, plain):
+            by = f"another version of counterfoil{version and f' ({version})'}"
+            raise ValueError(
+                f"{path} was written by {by}: it has the fields {', '.join(unknown)}, which this "
+                f"one does not know; {remedy}"
+            )
         return checked
     except (TypeError, OverflowError) as error:
         raise ValueError(f"{path} is damaged: {error}; {remedy}") from None

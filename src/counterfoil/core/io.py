@@ -548,11 +548,13 @@ def _parsed(text: str | bytes) -> Any:
 def parsing(where: object, what: str, remedy: str = "") -> Iterator[None]:
     """Report JSON of other types than the block unpacks: a `ValueError` that says where it is.
 
-    `remedy` follows a semicolon.
+    `remedy` follows a semicolon. An error that says already where it is stays as it is.
     """
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        if isinstance(error, ValueError) and str(error).startswith(f"{where} "):
+            raise
         reason = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
         end = f"; {remedy}" if remedy else ""
         raise ValueError(f"{where} cannot be read as {what}: {reason}{end}") from error

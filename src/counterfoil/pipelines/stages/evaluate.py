@@ -11,7 +11,7 @@ from torch import Tensor
 
 from counterfoil import __version__
 from counterfoil.core import distributed
-from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest, validated
+from counterfoil.core.artifact import Artifact, ArtifactFormat, ArtifactManifest, validated
 from counterfoil.core.console import output
 from counterfoil.core.io import parsing, read_json, write_json
 from counterfoil.core.tensors import read_tensors, write_tensors
@@ -310,21 +310,25 @@ class RetrievalEvaluation:
         """Read what `save` wrote.
 
         Raises:
-            ValueError: there is none, or it is damaged, as by a kill while it was replaced.
+            ValueError: there is none, it is of another version, or it is damaged, as by a kill
+                while it was replaced.
         """
-        EVALUATION.open(folder).check(NUMBERS, TENSORS)
+        opened = EVALUATION.open(folder)
+        opened.check(NUMBERS, TENSORS)
         path = folder / NUMBERS
         plain = read_json(path, "an evaluation")
         tensors, about = read_tensors(folder / TENSORS, "the ranks of an evaluation")
         with parsing(path, "an evaluation"):
             return RetrievalEvaluation(
-                _report(plain, tensors, path),
+                _report(plain, tensors, opened),
                 tensors["texts"].long(),
                 tensors["text_scores"],
                 tensors["images"].long(),
                 tensors["image_scores"],
                 about["corpus"],
-                _shortlists(plain["shortlists"], tensors, path) if "shortlists" in plain else None,
+                _shortlists(plain["shortlists"], tensors, opened)
+                if "shortlists" in plain
+                else None,
             )
 
 
@@ -352,27 +356,32 @@ def _ranks(report: EvaluationReport, prefix: str = "") -> dict[str, Tensor]:
 
 
 def _shortlists(
-    plain: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path
+    plain: Mapping[str, Any], tensors: Mapping[str, Tensor], opened: Artifact[EvaluationManifest]
 ) -> ShortlistReport:
     i2t, t2i = map(float, plain["ceiling"])
-    full = _report(plain["full"], tensors, path, "full_") if "full" in plain else None
+    full = _report(plain["full"], tensors, opened, "full_") if "full" in plain else None
     curve = tuple(
         CascadePoint(
             int(point["depth"]),
             int(point["pairs"]),
-            _report(point, tensors, path, f"top-{point['depth']}_"),
+            _report(point, tensors, opened, f"top-{point['depth']}_"),
         )
         for point in plain.get("curve", ())
     )
-    first = _report(plain["first"], tensors, path, "first_")
+    first = _report(plain["first"], tensors, opened, "first_")
     return ShortlistReport((i2t, t2i), first, full, curve)
 
 
 def _report(
-    plain: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path, prefix: str = ""
+    plain: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    opened: Artifact[EvaluationManifest],
+    prefix: str = "",
 ) -> EvaluationReport:
+    path, version = opened.folder / NUMBERS, opened.manifest.version
+
     def checked(kind: type[_T], content: object) -> _T:
-        return validated(kind, content, path, "evaluate again", strict=True)
+        return validated(kind, content, path, EVALUATION.remedy, strict=True, version=version)
 
     ranked = tuple(
         RankedQueries(side, ranks, images, folds)
