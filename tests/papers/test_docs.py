@@ -89,6 +89,14 @@ def test_model_of_the_page():
     )
 
 
+def test_reader_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_added", dict(registry._added))
+    assert ran("docs/extending.md", "def read_pairs")
+    (tmp_path / "mine.pairs").write_text("a.png\tred\na.png\tdark\n")
+    for given in (tmp_path, tmp_path / "mine.pairs"):
+        assert load_dataset(given).texts == ["red", "dark"]
+
+
 def test_data_set_of_the_page():
     assert ran("docs/extending.md", "DatasetEntry(")["data"].texts == ["dogs by the sea"]
 
