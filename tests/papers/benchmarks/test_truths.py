@@ -40,7 +40,7 @@ def bed(tmp_path_factory):
     ]
     corpus_cases.write_karpathy(folder / "data", plain, pictures=False)
     lines = [
-        f"{n}.jpg\t{n + shift}.jpg#{shift}\t0\t{3 * (shift == 1)}\t{3 * (shift != 1)}\n"
+        f"{n}.jpg\t{n + shift}.jpg#1\t0\t{3 * (shift == 1)}\t{3 * (shift != 1)}\n"
         for n in range(320, 335)
         for shift in (1, 2, 3)
     ]
