@@ -41,7 +41,7 @@ def one(name: str, number: int) -> Recipe:
 
 
 def test_a_run_that_was_run_has_all_of_it(models, reported):
-    plain, page, shown = reported(models / "run", "--data", SCENES)
+    plain, page, _ = reported(models / "run", "--data", SCENES)
     assert [part["name"] for part in plain["runs"]] == ["online", "adaptive"]
     for part in plain["runs"]:
         folder = models / "run" / f"test-{part['name']}"
@@ -73,7 +73,7 @@ def test_a_run_that_was_run_has_all_of_it(models, reported):
     assert "Where adaptive ranks the best true one highest" in page or "for online" in page
     assert "data:image/" in page
     assert "http" not in page.replace("http://www.w3.org", "").replace("http-equiv", "")
-    assert "Cost of training" in shown
+    assert "Cost of training" in page
 
 
 def test_runs_are_compared_with_the_first_that_is_named(tmp_path, reported):
@@ -165,9 +165,9 @@ def test_foils_and_written_negatives_stand_where_they_were_measured(tmp_path, re
     line = {"measure": "pairs", "of": "all", "value": 71.25, "chance": 50.0}
     span = {"interval": {"low": 60.0, "high": 80.0}}
     write_json(tmp_path / "f.json", {"set": "vsr", "model": "runs/a", "lines": [line | span]})
-    plain, page, shown = reported(tmp_path / "a", "--foils", tmp_path / "f.json")
+    plain, page, _ = reported(tmp_path / "a", "--foils", tmp_path / "f.json")
     assert "Written negatives while training" in page
-    assert "71.2" in shown
+    assert "71.2" in page
     assert "60.0 to 80.0" in page
     (foils,) = plain["foils"]
     assert (foils["set"], foils["value"], foils["low"], foils["chance"]) == ("vsr", 71.25, 60, 50)
