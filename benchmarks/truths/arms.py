@@ -150,43 +150,40 @@ def _lists(bed: Bed, model: Model, filters: FilterConfig | None) -> Mined:
     return Mined(found)
 
 
+def _second(
+    bed: Bed, loss: Loss, point: Point, seed: int, cost: Cost, filters: FilterConfig | None = None
+) -> Model:
+    """Round one, then round two from it, with the lists that its model mines."""
+    model = _first(bed, seed, cost)
+    return fit(
+        bed,
+        loss,
+        seed,
+        cost,
+        rate=point["rate"],
+        epochs=EPOCHS // 2,
+        sources=[_lists(bed, model, filters)],
+        start=model,
+        drawn=1,
+    )
+
+
 def _mined(name: str, filters: FilterConfig | None) -> Arm:
     def train(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
-        model = _first(bed, seed, cost)
         loss = InfoNCEWithCandidatesLoss(
             texts=("hard text",),
             images=("hard image",),
             temperature=point["temperature"],
             reduction="mean",
         )
-        return fit(
-            bed,
-            loss,
-            seed,
-            cost,
-            rate=point["rate"],
-            epochs=EPOCHS // 2,
-            sources=[_lists(bed, model, filters)],
-            start=model,
-            drawn=1,
-        )
+        return _second(bed, loss, point, seed, cost, filters)
 
     return Arm(name, grid(rate=(3e-4, 1e-3, 3e-3), temperature=TEMPERATURES), train)
 
 
 def _quintuplet(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
-    model = _first(bed, seed, cost)
-    return fit(
-        bed,
-        AdaptiveQuintuplet(offline=point["offline"], reduction="mean"),
-        seed,
-        cost,
-        rate=point["rate"],
-        epochs=EPOCHS // 2,
-        sources=[_lists(bed, model, None)],
-        start=model,
-        drawn=1,
-    )
+    loss = AdaptiveQuintuplet(offline=point["offline"], reduction="mean")
+    return _second(bed, loss, point, seed, cost)
 
 
 @final

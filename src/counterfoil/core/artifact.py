@@ -24,20 +24,22 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from counterfoil import __version__
 from counterfoil.core.checksums import FileSums
 from counterfoil.core.config import digest
 from counterfoil.core.io import (
     atomic_folder,
     commit,
+    is_given,
     read_array,
     read_json,
     room_for,
@@ -45,12 +47,16 @@ from counterfoil.core.io import (
     write_json,
 )
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 MANIFEST = "manifest.json"
 # keys of the manifest file beside the fields of its class
 KIND, FILES, CHECKSUM = "artifact", "files", "checksum"
 
 Model = TypeVar("Model", bound=BaseModel)
 Checked = TypeVar("Checked")
+Record = TypeVar("Record", bound="DataclassInstance")
 
 
 class ArtifactManifest(BaseModel):
@@ -163,6 +169,21 @@ class ArtifactFormat(Generic[Model]):
     def read_manifest(self, folder: Path, *, fingerprint: str | None = None) -> Model:
         """The checked manifest of a folder, see `open`."""
         return self.open(folder, fingerprint=fingerprint).manifest
+
+    def write_record(self, folder: Path, record: DataclassInstance) -> None:
+        """Write a dataclass as a manifest of the same fields, without files."""
+        self.write_manifest(folder, self.manifest(**asdict(record), version=__version__))
+
+    def read_record(self, folder: Path, kind: type[Record]) -> Record | None:
+        """The dataclass that `write_record` wrote; None for none.
+
+        Raises:
+            ValueError: the file is damaged or of a later version.
+        """
+        if not is_given(folder / self.file):
+            return None
+        stored = self.read_manifest(folder)
+        return kind(**{each.name: getattr(stored, each.name) for each in fields(kind)})
 
     def _commit(self, folder: Path, manifest: Model, files: Mapping[str, FileSums]) -> None:
         """Write the manifest: one rename, after which what it says counts."""

@@ -21,7 +21,7 @@ that fails, too, the answer is never given: a model at chance always answers *ca
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias, final
 
@@ -31,9 +31,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from counterfoil import __version__
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
-from counterfoil.core.io import is_given
 from counterfoil.core.types import Pairs
 from counterfoil.data.checks import counted
 from counterfoil.data.dataset import ImageTextDataset
@@ -169,8 +167,7 @@ class CaptionCheck:
     def write(self, folder: Path) -> None:
         """Write it into an index, or into a folder of its own."""
         folder.mkdir(parents=True, exist_ok=True)
-        manifest = CaptionCheckManifest(**asdict(self), version=__version__)
-        CHECKED.write_manifest(folder, manifest)
+        CHECKED.write_record(folder, self)
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -179,10 +176,7 @@ class CaptionCheck:
         Raises:
             ValueError: the file is damaged or of a later version.
         """
-        if not is_given(folder / CAPTION_CHECK):
-            return None
-        stored = CHECKED.read_manifest(folder)
-        return cls(**{each.name: getattr(stored, each.name) for each in fields(cls)})
+        return CHECKED.read_record(folder, cls)
 
 
 def sentence(verdict: Verdict, mistakes: float | None = None) -> str:

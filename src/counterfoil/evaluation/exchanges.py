@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias, final
 
@@ -19,10 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterfoil import __version__
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.core.console import progress
-from counterfoil.core.io import is_given
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.data.caption_edits import TextChange
 from counterfoil.data.dataset import ImageTextDataset
@@ -108,7 +106,7 @@ class WordExchanges:
 
     def write(self, folder: Path) -> None:
         """Write it into an index."""
-        EXCHANGED.write_manifest(folder, ExchangesManifest(**asdict(self), version=__version__))
+        EXCHANGED.write_record(folder, self)
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -117,10 +115,7 @@ class WordExchanges:
         Raises:
             ValueError: the file is damaged or of a later version.
         """
-        if not is_given(folder / EXCHANGES):
-            return None
-        stored = EXCHANGED.read_manifest(folder)
-        return cls(**{each.name: getattr(stored, each.name) for each in fields(cls)})
+        return EXCHANGED.read_record(folder, cls)
 
 
 def similar_words(
@@ -281,8 +276,12 @@ def fit_exchanges(
     chosen = torch.from_numpy(np.sort(rng.permutation(rows)[:captions]))
     true = [dataset.texts[row] for row in chosen.tolist()]
     wrong = [_with_wrong_word(caption, similar, rng) for caption in true]
-    exchangeable = sum(len(exchanged_captions(caption, similar)) for caption in true)
-    if exchangeable < MIN_WORDS:  # before anything is scored
+    exchangeable = 0
+    for caption in true:
+        exchangeable += len(exchanged_captions(caption, similar))
+        if exchangeable >= MIN_WORDS:  # all captions are exchanged once they are scored
+            break
+    else:  # before anything is scored
         raise ValueError(
             f"{dataset.name} has {exchangeable} words that could be exchanged, and noise is "
             f"measured on {MIN_WORDS} or more: {MIN_WORDS - exchangeable} are missing; give more "

@@ -15,7 +15,7 @@ captions thus have no image; where more or fewer have, probabilities are too hig
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self, final
 
@@ -25,9 +25,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from counterfoil import __version__
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
-from counterfoil.core.io import is_given
 
 CALIBRATION = "calibration.json"  # within an index
 NULL_SIZE = 5000  # images whose scores make a null distribution
@@ -95,7 +93,7 @@ class Calibration:
 
     def write(self, folder: Path) -> None:
         """Write the calibration into an index."""
-        CALIBRATED.write_manifest(folder, CalibrationManifest(**asdict(self), version=__version__))
+        CALIBRATED.write_record(folder, self)
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -104,10 +102,7 @@ class Calibration:
         Raises:
             ValueError: the file is damaged or of a later version.
         """
-        if not is_given(folder / CALIBRATION):
-            return None
-        stored = CALIBRATED.read_manifest(folder)
-        return cls(stored.slopes, stored.offset, stored.captions)
+        return CALIBRATED.read_record(folder, cls)
 
 
 class UnfitError(ValueError):
