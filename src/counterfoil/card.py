@@ -187,7 +187,7 @@ _PROVENANCE = {
     "data_fingerprint": "fingerprint of the data",
     "seed": "seed",
     "epochs": "epochs",
-    "best_epoch": "best epoch, on dev",
+    "kept": "weights of",
     "system": "authors' system",
     "converted_from": "authors' checkpoint",
     "pretrained": "pretrained model, not trained further",

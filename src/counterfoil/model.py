@@ -27,6 +27,7 @@ from counterfoil.core.config import config as make_config
 from counterfoil.core.console import progress, warn
 from counterfoil.core.io import (
     ensure_writable_folder,
+    files_digest,
     write_array,
     write_json,
 )
@@ -628,14 +629,7 @@ def _describe_processor(processor: Processor | None) -> str:
 def model_identity(name: str | Path) -> str:
     """Sixteen hex digits of the files of a model folder; the name of a model without a folder."""
     folder = _model_folder(Path(name))
-    if folder is None:
-        return str(name)
-    digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        digest.update(path.relative_to(folder).as_posix().encode())
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:16]
+    return str(name) if folder is None else files_digest(folder)
 
 
 def as_model(model: object) -> Model:

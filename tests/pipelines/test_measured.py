@@ -15,7 +15,10 @@ from counterfoil.evaluation import cascade
 from counterfoil.evaluation.cascade import Shortlister
 from counterfoil.evaluation.metrics import Protocol
 from counterfoil.evaluation.protocols import WHOLE
+from counterfoil.evaluation.results import results
+from counterfoil.evaluation.truth import open_truth
 from counterfoil.model import load_model
+from counterfoil.pipelines.pipeline import Compare
 from counterfoil.pipelines.stages import compare
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
 
@@ -43,6 +46,56 @@ def test_round_trip(measured, tmp_path):
         assert torch.equal(one.ranks, two.ranks.long())
     for name in ("texts", "text_scores", "images", "image_scores"):
         assert torch.equal(getattr(back, name), getattr(measured, name).to(getattr(back, name)))
+
+
+def test_the_places_of_all_true_pairs_are_kept(tmp_path):
+    """A report shows and compares them as the evaluation did."""
+    model = load_model(measured_model(tmp_path))
+    truth = open_truth("complete", SCENES)
+    found = RetrievalEvaluation.of([model.embed(SCENES)], SCENES, WHOLE, seed=3, truth=truth)
+    found.save(tmp_path / "e")
+    back = RetrievalEvaluation.open(tmp_path / "e").report
+    assert back.to_dict() == found.report.to_dict()
+    assert back.names == found.report.names
+    assert back.names[-1] == "t2i AUC of others"
+    assert [run.to_dict() for run in results({"a": back, "b": back})] == [
+        run.to_dict() for run in results({"a": found.report, "b": found.report})
+    ]
+
+
+def test_a_stage_measures_by_a_truth(tmp_path):
+    folder = str(measured_model(tmp_path / "m"))
+    stages = (
+        cf.Evaluate(name="test", using=(), models=(folder,), truth="complete"),
+        Compare(name="page", results=("test",)),
+    )
+    run = cf.run(
+        cf.Recipe(name="by-truth", stages=stages), data="scenes:images=36", output=tmp_path / "run"
+    )
+    report = RetrievalEvaluation.open(tmp_path / "run" / "test").report
+    assert "; truth complete: " in report.setting.line()
+    assert run.evaluations["test"].protocol == report.setting.line()
+    assert "AUC of others" in (tmp_path / "run" / "page" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"first": ("a",), "truth": "complete"}, "leave out `first`, or the truth"),
+        ({"truth": "judged"}, "judgements"),
+        ({"truth": "entire"}, "entire"),
+    ],
+)
+def test_what_a_truth_refuses(fields, said, tmp_path):
+    folder = str(measured_model(tmp_path / "m"))
+
+    def measure():
+        stage = cf.Evaluate(name="test", using=(), models=(folder,), **fields)
+        recipe = cf.Recipe(name="by-truth", stages=(stage,))
+        cf.run(recipe, data="scenes:images=36", output=tmp_path / "run")
+
+    with pytest.raises(ValueError, match=said):
+        measure()
 
 
 @pytest.mark.parametrize("folds", [1, 2])

@@ -82,6 +82,8 @@ def test_the_best_epoch_is_kept(tmp_path: Path) -> None:
     fitted, model = train(tmp_path, replace(PLAN, epochs=4), evaluate=planned)
     assert fitted.best is not None
     assert (fitted.best.epoch, fitted.best.value, fitted.best.step) == (2, 3.0, 10)
+    assert fitted.kept == "epoch 2, the best on dev"
+    assert replace(fitted, best=None).kept == "epoch 4, the last"
     assert all(torch.equal(v, states[1][n]) for n, v in model.state_dict().items())
     assert not torch.equal(states[1]["image.weight"], states[3]["image.weight"])
     left = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())

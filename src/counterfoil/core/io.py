@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import hashlib
 import itertools
 import json
 import math
@@ -496,6 +497,17 @@ LARGEST_TEXT = 4 << 30  # bytes of a JSON or text file, which is held in memory 
 DEEPEST_JSON = 100  # lists and objects in one another; what walks the value recurses
 # what numpy's header parser raises beside ValueError, depending on the bytes
 _BAD_HEADER = (TokenError, SyntaxError, TypeError, KeyError, OverflowError, MemoryError)
+
+
+def files_digest(path: Path) -> str:
+    """Return sixteen hex digits, the hash of a file, or of all files below a folder."""
+    digest = hashlib.sha256()
+    files = [path] if path.is_file() else sorted(path.rglob("*"))
+    for file in filter(Path.is_file, files):
+        digest.update(file.relative_to(path).as_posix().encode())
+        with file.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()[:16]
 
 
 def check_file(path: Path) -> None:

@@ -101,6 +101,13 @@ class TrainResult:
         """True if all steps were made, or dev did not improve any more."""
         return self.stop_reason == "finished"
 
+    @property
+    def kept(self) -> str:
+        """The epoch whose weights were kept, and why, in words."""
+        if self.best is None or self.keep_last:
+            return f"epoch {self.best.epoch if self.best else self.epochs}, the last"
+        return f"epoch {self.best.epoch}, the best on dev"
+
     def provenance(
         self,
         plan: TrainConfig,
@@ -117,7 +124,7 @@ class TrainResult:
             "data_fingerprint": data.fingerprint,
             "seed": plan.seed,
             "epochs": self.epochs,
-            "best_epoch": self.best.epoch if self.best else self.epochs,
+            "kept": self.kept,
             "improving": self.improving,
             "training": record,
         }

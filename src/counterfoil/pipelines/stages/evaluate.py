@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, final
 
@@ -13,7 +13,7 @@ from counterfoil import __version__
 from counterfoil.core import distributed
 from counterfoil.core.artifact import Artifact, ArtifactFormat, ArtifactManifest, validated
 from counterfoil.core.console import output
-from counterfoil.core.io import parsing, read_json, write_json
+from counterfoil.core.io import files_digest, parsing, read_json, write_json
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.contents import data_contents
 from counterfoil.data.dataset import ImageTextDataset
@@ -28,6 +28,8 @@ from counterfoil.evaluation.cascade import (
 from counterfoil.evaluation.galleries import RankedLists
 from counterfoil.evaluation.metrics import (
     DIRECTION_METRICS,
+    OF_ALL_POSITIVES,
+    Direction,
     EvaluationReport,
     EvaluationSetting,
     Protocol,
@@ -38,6 +40,7 @@ from counterfoil.evaluation.metrics import (
 )
 from counterfoil.evaluation.protocols import evaluate_protocol, folds_of, protocol_by_name
 from counterfoil.evaluation.results import headline, result_table, results
+from counterfoil.evaluation.truth import Truth, TruthName
 from counterfoil.model import load_model
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.stages.base import Stage, models_content
@@ -46,15 +49,16 @@ from counterfoil.report.tables import TerminalTable
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import Tie, TopK
 from counterfoil.scoring.stream import stream_scores
+from counterfoil.scoring.true_places import TruePlaces
 
 if TYPE_CHECKING:
-    from counterfoil.evaluation.truth import Truth
     from counterfoil.pipelines.run import DataSource
 
 TOP = 10  # items of every list that are saved
 _T = TypeVar("_T")
 NUMBERS, TENSORS = "evaluation.json", "evaluation.safetensors"
 PARTS = ("ranks", "images", "folds")  # tensors of the ranked queries
+PLACES = tuple(each.name for each in fields(TruePlaces))  # where a truth says what else is true
 
 
 @final
@@ -92,6 +96,8 @@ class Evaluate(Stage):
             `counterfoil.model.load_model` opens them.
         data: another data set to measure on, as `counterfoil.data.readers.load_dataset` opens it;
             None for that of the run.
+        truth: what counts as true, see `counterfoil.evaluation.truth`.
+        judgements: file or folder of what people judged, for a truth that reads it.
     """
 
     kind: ClassVar[str] = "evaluate"
@@ -105,9 +111,16 @@ class Evaluate(Stage):
     full: bool = False
     models: tuple[str, ...] = ()
     data: str | None = None
+    truth: TruthName = "own"
+    judgements: str | None = None
 
     def __post_init__(self) -> None:
         check_depth(self.depth)
+        if self.first and (self.truth != "own" or self.judgements):
+            raise ValueError(
+                f"truth {self.truth!r} needs all scores, which a shortlist avoids; leave out "
+                "`first`, or the truth"
+            )
 
     @property
     def lacks_inputs(self) -> bool:
@@ -125,6 +138,8 @@ class Evaluate(Stage):
         content = models_content(self.models)
         if self.data is not None:
             content["data"] = data_contents(self._other(self.data).open())
+        if self.judgements is not None:
+            content["judgements"] = files_digest(Path(self.judgements))
         return content
 
     def dataset(self, context: RunContext) -> ImageTextDataset:
@@ -140,8 +155,16 @@ class Evaluate(Stage):
         return DataSource.of(data)
 
     def check(self, context: RunContext) -> None:
-        """Refuse a split that does not exist or does not fit the protocol."""
-        folds_of(protocol_by_name(self.protocol), len(self.dataset(context)))
+        """Refuse a split that does not exist or does not fit the protocol, or such judgements."""
+        dataset = self.dataset(context)
+        folds_of(protocol_by_name(self.protocol), len(dataset))
+        self.known(dataset)
+
+    def known(self, dataset: ImageTextDataset) -> Truth | None:
+        """What is true of a split; None for its own captions."""
+        from counterfoil.evaluation.evaluate import truth_of
+
+        return truth_of(dataset, self.truth, self.judgements, protocol_by_name(self.protocol))
 
     def run(self, context: RunContext, *, resume: bool) -> None:
         """Measure and save numbers, ranks and the first items of every list; print them."""
@@ -157,7 +180,9 @@ class Evaluate(Stage):
             full=self.full,
             find=context.model_path,
         )
-        evaluation = RetrievalEvaluation.of(members, dataset, protocol, seed=seed, by=shortlist)
+        evaluation = RetrievalEvaluation.of(
+            members, dataset, protocol, seed=seed, by=shortlist, truth=self.known(dataset)
+        )
         if distributed.rank() == 0:
             evaluation.save(context.place(self.name))
             reported = any(self.name in stage.reads for stage in context.recipe.stages)
@@ -348,11 +373,24 @@ def build_shortlist(
 
 
 def _ranks(report: EvaluationReport, prefix: str = "") -> dict[str, Tensor]:
-    return {
-        f"{prefix}{ranked.direction}_{part}": getattr(ranked, part).int()
-        for ranked in report.ranked
-        for part in PARTS
-    }
+    tensors: dict[str, Tensor] = {}
+    for ranked in report.ranked:
+        name = f"{prefix}{ranked.direction}"
+        tensors |= {f"{name}_{part}": getattr(ranked, part).int() for part in PARTS}
+        if (places := ranked.places) is not None:
+            tensors |= {f"{name}_places_{part}": getattr(places, part) for part in PLACES}
+            tensors[f"{name}_own"] = ranked.own
+    return tensors
+
+
+def _read_ranks(side: Direction, tensors: Mapping[str, Tensor], prefix: str = "") -> RankedQueries:
+    name = f"{prefix}{side}"
+    ranks, images, folds = (tensors[f"{name}_{part}"].long() for part in PARTS)
+    ranked = RankedQueries(side, ranks, images, folds)
+    if f"{name}_own" not in tensors:
+        return ranked
+    places = TruePlaces(*(tensors[f"{name}_places_{part}"] for part in PLACES))
+    return replace(ranked, places=places, own=tensors[f"{name}_own"])
 
 
 def _shortlists(
@@ -383,11 +421,7 @@ def _report(
     def checked(kind: type[_T], content: object) -> _T:
         return validated(kind, content, path, EVALUATION.remedy, strict=True, version=version)
 
-    ranked = tuple(
-        RankedQueries(side, ranks, images, folds)
-        for side in ("i2t", "t2i")
-        for ranks, images, folds in [[tensors[f"{prefix}{side}_{p}"].long() for p in PARTS]]
-    )
+    ranked = _read_ranks("i2t", tensors, prefix), _read_ranks("t2i", tensors, prefix)
     setting = checked(EvaluationSetting, plain["setting"])
     folds = [
         tuple(checked(RecallMetrics, _with_every_metric(fold[r.direction], r, n)) for r in ranked)
@@ -399,7 +433,8 @@ def _report(
         i2t,
         t2i,
         tuple((fold[0], fold[1]) for fold in folds),
-        (ranked[0], ranked[1]),
+        ranked,
+        OF_ALL_POSITIVES if ranked[0].places else (),
     )
 
 
@@ -407,6 +442,8 @@ def _with_every_metric(
     plain: Mapping[str, Any], ranked: RankedQueries, fold: int | None = None
 ) -> Mapping[str, Any]:
     """The numbers of a direction with those of metrics that came later, from the stored ranks."""
+    from_places = {metric.key for metric in OF_ALL_POSITIVES}
+    plain = {key: number for key, number in plain.items() if key not in from_places}
     missing = {key: metric for key, metric in DIRECTION_METRICS.items() if key not in plain}
     if not missing:
         return plain
