@@ -20,7 +20,8 @@ import torch
 
 from benchmarks.truths.arms import ARMS, BASE, CCA, Cost, Point, fit
 from benchmarks.truths.bed import Bed, write_bed
-from benchmarks.truths.table import CONTRASTS, SEEDS, table
+from benchmarks.truths.page import write_pages
+from benchmarks.truths.table import CONTRASTS, SEEDS, summary, table
 from counterfoil import __version__
 from counterfoil.core.io import parse_json, read_json, write_json, write_text
 from counterfoil.core.tensors import write_tensors
@@ -28,7 +29,7 @@ from counterfoil.data.readers import load_dataset
 from counterfoil.losses.contrastive import InfoNCELoss
 
 EXPLORED, CONFIRMING = (0, 1), SEEDS
-LEDGER, DECLARED, TABLE = "ledger.jsonl", "declared.json", "table.json"
+LEDGER, DECLARED = "ledger.jsonl", "declared.json"
 STOPPED = 3  # exit code of a run that goes on when it is called again
 
 Line = dict[str, Any]
@@ -165,12 +166,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     go.add_argument("--minutes", type=float, help="stop after this long; call again to go on")
     show = verbs.add_parser("table", help="print the table of a run")
     show.add_argument("folder", type=Path)
+    show.add_argument("--docs", type=Path, help="write ledger, figure and page here, as docs/")
     given = parser.parse_args(arguments)
     try:
         if given.verb == "bed":
             write_bed(given.towers, load_dataset(given.data), given.output)
         elif given.verb == "table":
-            print(table(given.folder, read_ledger(given.folder)))
+            lines = read_ledger(given.folder)
+            found = summary(given.folder, lines)
+            print(table(found))
+            if given.docs is not None:
+                write_pages(given.docs, found, lines)
         else:
             torch.set_num_threads(1)
             arms = list(dict.fromkeys((BASE, *(given.arm or ARMS))))

@@ -78,8 +78,12 @@ CONTRASTS = (
 )
 
 
-def table(folder: Path, lines: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: the declared comparisons with their verdicts, then all arms.
+Plain = dict[str, Any]
+Points = Mapping[int, Mapping[str, Tensor]]  # by seed and measure, (I, 2)
+
+
+def summary(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Plain:
+    """Means, differences from the base and verdicts of a run, JSON-ready.
 
     Raises:
         ValueError: no confirming seed is there.
@@ -87,29 +91,83 @@ def table(folder: Path, lines: Sequence[Mapping[str, Any]]) -> str:
     points = _points(folder, lines)
     if BASE not in points:
         raise ValueError(f"{folder} holds no confirming seed of {BASE!r} yet; run it first")
-    costs = {line["arm"]: line for line in lines if line["phase"] == "confirm"}
+    confirmed = {line["arm"]: line for line in lines if line["phase"] == "confirm"}
+    arms = []
+    for arm in sorted(points, key=lambda arm: (arm != CCA, arm != BASE)):
+        line = confirmed[arm]
+        facts = {key: line[key] for key in ("arm", "point", "steps", "pairs")}
+        means = {measure: round(_mean(points[arm], measure), 3) for measure in MEASURES}
+        facts |= {"seeds": len(points[arm]), "means": means}
+        if arm not in (BASE, CCA):
+            facts["differences"] = {
+                measure: _rounded(*difference(points[arm], points[BASE], measure))
+                for measure in MEASURES
+            }
+        arms.append(facts)
+    alike, low, high = agreement(points)
+    return {
+        "arms": arms,
+        "contrasts": [_judged(contrast, points) for contrast in CONTRASTS],
+        "agreement": {"pairs": alike, "low": low, "high": high},
+    }
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Markdown: the declared comparisons with their verdicts, then all arms."""
     head = ["arm", "seeds", "steps", "pairs encoded", *MEASURES]
     rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for arm in sorted(points, key=lambda arm: (arm != CCA, arm != BASE)):
-        line, cells = costs[arm], []
-        for measure in MEASURES:
-            if arm in (BASE, CCA):
-                cells.append(f"{_mean(points[arm], measure):.2f}")
-            else:
-                change, span = difference(points[arm], points[BASE], measure)
-                cells.append(f"{change:+.2f} ({span.low:+.2f} to {span.high:+.2f})")
-        first = [arm, str(len(points[arm])), f"{line['steps']:,}", f"{line['pairs']:,}"]
+    for arm in found["arms"]:
+        if "differences" in arm:
+            cells = [
+                f"{change:+.2f} ({low:+.2f} to {high:+.2f})"
+                for change, low, high in arm["differences"].values()
+            ]
+        else:
+            cells = [f"{mean:.2f}" for mean in arm["means"].values()]
+        first = [arm["arm"], str(arm["seeds"]), f"{arm['steps']:,}", f"{arm['pairs']:,}"]
         rows.append(f"| {' | '.join([*first, *cells])} |")
-    verdicts = [f"- {verdict(contrast, points)}" for contrast in CONTRASTS]
+    verdicts = [f"- {_sentence(contrast)}" for contrast in found["contrasts"]]
+    share = found["agreement"]
+    order = (
+        f"Of all pairs of trained arms, {OWN} and {OTHERS} order {share['pairs']:.0f} % alike "
+        f"(95 % interval {share['low']:.0f} to {share['high']:.0f}, over seeds and images; not "
+        "declared)."
+    )
     note = (
         f"Differences are from “{BASE}” on equal seeds, with 95 % intervals over seeds and images "
         f"({RESAMPLES:,} resamples of both), not corrected for the number of rows. RSum: sum of "
         "both directions; the others: mean of both directions, over judged pairs."
     )
-    return "\n".join([*verdicts, "", *rows, "", note])
+    return "\n".join([*verdicts, "", order, "", *rows, "", note])
 
 
-Points = Mapping[int, Mapping[str, Tensor]]  # by seed and measure, (I, 2)
+def _judged(contrast: Contrast, points: Mapping[str, Points]) -> Plain:
+    """A declared comparison with what was found."""
+    if not (contrast.arm in points and contrast.base in points):
+        return contrast.to_dict() | {"state": "Not run yet"}
+    change, span = difference(points[contrast.arm], points[contrast.base], contrast.measure)
+    low, high = (span.low, span.high) if contrast.sign == "more" else (-span.high, -span.low)
+    state = "Confirmed" if low > 0 else "Refuted, the opposite holds" if high < 0 else "Open"
+    seeds = len(set(points[contrast.arm]) & set(points[contrast.base]))
+    if seeds < len(SEEDS):
+        state = f"Open, {seeds} of {len(SEEDS)} seeds"
+    found = {"state": state, "found": _rounded(change, span), "seeds": seeds}
+    return contrast.to_dict() | found
+
+
+def _sentence(contrast: Mapping[str, Any]) -> str:
+    start = f"**{contrast['state']}**: {contrast['claim']}"
+    if "found" not in contrast:
+        return start
+    change, low, high = contrast["found"]
+    return (
+        f"{start} {contrast['measure']} {change:+.2f} ({low:+.2f} to {high:+.2f}), "
+        f"{contrast['arm']} against {contrast['base']}, {contrast['seeds']} seeds."
+    )
+
+
+def _rounded(change: float, span: Interval) -> list[float]:
+    return [round(number, 3) for number in (change, span.low, span.high)]
 
 
 def _points(folder: Path, lines: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
@@ -142,41 +200,57 @@ def difference(arm: Points, base: Points, measure: str) -> tuple[float, Interval
     seeds = sorted(set(arm) & set(base))
     if not seeds:
         raise ValueError("two arms share no seed; run both on the same")
+    changes = [_sides(one, seeds, measure) for one in (arm, base)]
+    mean, sides = 0.0, []
+    for (values, counts), (others, _) in zip(*changes, strict=True):
+        sides.append((values - others, counts))
+        mean += ((values - others).sum() / len(seeds) / counts.sum()).item()
+    return mean, percentile_interval(_resampled(sides))
+
+
+def agreement(points: Mapping[str, Points]) -> tuple[float, float, float]:
+    """Percent of pairs of trained arms that `OWN` and `OTHERS` order alike, and its interval."""
+    arms = {name: by_seed for name, by_seed in points.items() if name != CCA}
+    seeds = sorted(set.intersection(*map(set, arms.values())))
+    first, second = torch.triu_indices(len(arms), len(arms), 1)
+    if not (seeds and len(first)):
+        return (torch.nan,) * 3
+    alike = []
+    for draws in (False, True):
+        own, others = (
+            torch.stack(
+                [_resampled(_sides(one, seeds, m), drawn=draws) for one in arms.values()], 1
+            )
+            for m in (OWN, OTHERS)
+        )
+        same = (own[:, first] > own[:, second]) == (others[:, first] > others[:, second])
+        alike.append(100 * same.double().mean(1))
+    span = percentile_interval(alike[1])
+    return round(alike[0].item(), 1), round(span.low, 1), round(span.high, 1)
+
+
+def _sides(points: Points, seeds: Sequence[int], measure: str) -> list[tuple[Tensor, Tensor]]:
+    """(S, I) weighted sums of each direction, with the (I,) numbers of queries."""
     name, weight = MEASURES[measure]
-    sides, mean = [], 0.0
+    found = []
     for side in ("i2t", "t2i"):
-        column = name.format(side)
-        changes = torch.stack([arm[s][column][:, 0] - base[s][column][:, 0] for s in seeds])
-        counts = base[seeds[0]][column][:, 1]
-        sides.append((weight * changes, counts))
-        mean += (weight * changes.sum() / len(seeds) / counts.sum()).item()
-    images, values = sides[0][0].shape[1], []
-    rng = torch.Generator().manual_seed(1)
-    for drawn in image_draws(
+        tables = [points[seed][name.format(side)] for seed in seeds]
+        found.append((weight * torch.stack([one[:, 0] for one in tables]), tables[0][:, 1]))
+    return found
+
+
+def _resampled(sides: Sequence[tuple[Tensor, Tensor]], *, drawn: bool = True) -> Tensor:
+    """(R,) sums over the directions, each with other seeds and images; (1,) as they are."""
+    seeds, images = sides[0][0].shape
+    if not drawn:
+        return torch.stack([(v.mean(0).sum() / c.sum()).reshape(1) for v, c in sides]).sum(0)
+    rng, found = torch.Generator().manual_seed(1), []
+    for draw in image_draws(
         [torch.arange(images)], images, resamples=RESAMPLES, seed=0, width=images
     ):
-        picks = torch.randint(len(seeds), (len(drawn), len(seeds)), generator=rng)
-        share = torch.zeros(len(drawn), len(seeds), dtype=torch.float64)
-        share.scatter_add_(1, picks, torch.full(picks.shape, 1 / len(seeds), dtype=torch.float64))
-        values.append(
-            torch.stack(
-                [(share @ some * drawn).sum(1) / (drawn @ counts) for some, counts in sides]
-            ).sum(0)
-        )
-    return mean, percentile_interval(torch.cat(values))
-
-
-def verdict(contrast: Contrast, points: Mapping[str, Points]) -> str:
-    """The declared comparison in a sentence."""
-    if not (contrast.arm in points and contrast.base in points):
-        return f"**Not run yet**: {contrast.claim}"
-    change, span = difference(points[contrast.arm], points[contrast.base], contrast.measure)
-    low, high = (span.low, span.high) if contrast.sign == "more" else (-span.high, -span.low)
-    state = "Confirmed" if low > 0 else "Refuted, the opposite holds" if high < 0 else "Open"
-    seeds = len(set(points[contrast.arm]) & set(points[contrast.base]))
-    if seeds < len(SEEDS):
-        state = f"Open, {seeds} of {len(SEEDS)} seeds"
-    return (
-        f"**{state}**: {contrast.claim} {contrast.measure} {change:+.2f} ({span.low:+.2f} to "
-        f"{span.high:+.2f}), {contrast.arm} against {contrast.base}, {seeds} seeds."
-    )
+        picks = torch.randint(seeds, (len(draw), seeds), generator=rng)
+        share = torch.zeros(len(draw), seeds, dtype=torch.float64)
+        share.scatter_add_(1, picks, torch.full(picks.shape, 1 / seeds, dtype=torch.float64))
+        parts = [(share @ values * draw).sum(1) / (draw @ counts) for values, counts in sides]
+        found.append(torch.stack(parts).sum(0))
+    return torch.cat(found)

@@ -121,6 +121,18 @@ def test_explored_declared_confirmed_and_taken_up_again(bed, tmp_path, monkeypat
     assert "hardest triplet, batch 512 against InfoNCE, batch 512, 2 seeds." in shown
     assert "- **Open, 2 of 20 seeds**: The hardest triplet has the better" in shown
     assert "**Not run yet**: Mined pairs help InfoNCE." in shown
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    page = tmp_path / "docs" / "results" / "truths.md"
+    page.write_text("# Truths\n")
+    assert command.main(["table", str(tmp_path), "--docs", str(tmp_path / "docs")]) == 2
+    assert "has no place <!-- truths --> … <!-- end -->" in capsys.readouterr().err
+    page.write_text("# Truths\n\n<!-- truths -->\nold\n<!-- end -->\n\nmore\n")
+    for name in ("evidence", "images"):
+        (tmp_path / "docs" / name).mkdir()
+    assert command.main(["table", str(tmp_path), "--docs", str(tmp_path / "docs")]) == 0
+    block = shown[shown.index("- **Open") :]
+    assert page.read_text() == f"# Truths\n\n<!-- truths -->\n{block}<!-- end -->\n\nmore\n"
+    assert "hardest triplet" in (tmp_path / "docs" / "images" / "truths.svg").read_text()
     monkeypatch.setattr(command, "CONTRASTS", table.CONTRASTS[:2])
     (tmp_path / "ledger.jsonl").write_text(
         "".join(f"{line}\n" for line in before.splitlines()[:-1])
@@ -158,6 +170,18 @@ def test_a_difference_has_an_interval_over_seeds_and_images():
     # all pictures of an arm gain alike by seed, so that only seeds make the interval wide
     narrow = table.difference(points(2, 1.0, 0.0), base, "test RSum")[1]
     assert narrow.high - narrow.low < 0.5 * (span.high - span.low)
+
+
+def test_arms_that_two_measures_order():
+    """Three arms whose own recall and whose mAP of others agree in one pair of three."""
+    by_arm = {}
+    for name, gain, other in (("a", 0.0, 0.0), ("b", 1.0, -1.0), ("c", 2.0, -0.5)):
+        by_arm[name] = points(1, gain, 0.01)
+        for seed, found in points(2, other, 0.01).items():
+            for side in ("i2t", "t2i"):
+                by_arm[name][seed][f"judged {side} mAP of others"] = found[f"test {side} RSum"]
+    alike, low, high = table.agreement(by_arm)
+    assert (alike, low, high) == (33.3, 33.3, 33.3)
 
 
 def test_seeds_that_are_not_shared():
