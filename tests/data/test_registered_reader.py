@@ -44,6 +44,17 @@ def test_a_file_or_its_folder(pairs, tmp_path):
         assert data.pictures.open(1).size == (4, 4)
 
 
+def test_a_folder_that_another_package_reads_is_announced(pairs, tmp_path, capsys):
+    """Its table of captions is not read, and that is said."""
+    place = folder(tmp_path / "d", "a.png\tred\n", tmp_path / "d")
+    (place / "captions.csv").write_text("image,caption\nb.png,blue\n")
+    assert list(load_dataset(place).texts) == ["red"]
+    said = "is read as pairs (NAME.pairs), a reader of another package"
+    assert said in " ".join(capsys.readouterr().err.split())
+    load_dataset(place / "mine.pairs")
+    assert "another package" not in capsys.readouterr().err
+
+
 def test_pictures_of_another_folder(pairs, tmp_path):
     place = folder(tmp_path / "d", "a.png\tred\nb.png\tblue\n", tmp_path / "elsewhere")
     data = load_dataset(place / "mine.pairs", images=tmp_path / "elsewhere")

@@ -105,7 +105,7 @@ def test_bad_input(scores, text_to_image, tie, message):
         ranks_of(scores, text_to_image, tie)
 
 
-WITH_R30 = """
+BEGIN = """
 import importlib.util, sys, torch
 place = "counterfoil.evaluation.metrics"
 spec = importlib.util.spec_from_file_location(place, sys.argv[1])
@@ -113,11 +113,17 @@ sys.modules[place] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules[place])
 from counterfoil.evaluation.evaluate import EvaluationResult
 from counterfoil.evaluation.protocols import Protocol, evaluate_scores
-from counterfoil.evaluation.results import result_table, results
+from counterfoil.evaluation.bootstrap import compare
+from counterfoil.evaluation.results import model_table, result_table, results
 
 scores = torch.randn(60, 60, generator=torch.Generator().manual_seed(0))
-report = evaluate_scores(scores, torch.arange(60), Protocol("two", folds=2))
+report, other = (
+    evaluate_scores(scores + lean * torch.eye(60), torch.arange(60), Protocol("two", folds=2))
+    for lean in (0, 1)
+)
 found = EvaluationResult(report)
+"""
+WITH_R30 = """
 for side, ranked in zip(("i2t", "t2i"), report.ranked):
     assert abs(found.metrics[side + " R@30"] - 100 * (ranked.ranks < 30).double().mean()) < 1e-9
     assert found.to_dict()[side]["r30"] == found.metrics[side + " R@30"]
@@ -140,7 +146,37 @@ def test_a_metric_is_one_line_of_one_file(tmp_path):
     assert source.count(below) == 1
     (tmp_path / "metrics.py").write_text(source.replace(below, line + below), "utf-8")
     done = subprocess.run(
-        [sys.executable, "-c", WITH_R30, tmp_path / "metrics.py"],
+        [sys.executable, "-c", BEGIN + WITH_R30, tmp_path / "metrics.py"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+WITH_MEAN = """
+gained = found.metrics["gmean R@1"]
+assert abs(gained - (found.metrics["i2t R@1"] * found.metrics["t2i R@1"]) ** 0.5) < 1e-9
+assert [*found.metrics][-2:] == ["RSum", "gmean R@1"]
+assert report.to_dict()["gmean_r1"] == gained and report.to_dict()["rsum"] == found.rsum
+span = found.intervals["gmean R@1"]
+assert span.low <= gained <= span.high
+changes = {change.metric: change for change in compare(report, other)}
+after = EvaluationResult(other)
+assert changes["RSum"].difference == after.metrics["RSum"] - found.metrics["RSum"]
+assert changes["RSum"].p is not None and changes["gmean R@1"].p is None
+runs = results({"a": report, "b": other})
+assert "gmean R@1" in repr(found) and "gmean R@1" in str(result_table(runs))
+assert f"{changes['RSum'].difference:.1f}" in str(model_table(runs)).replace("+", "")
+"""
+
+
+def test_a_number_of_both_directions_is_one_line_of_one_file(tmp_path):
+    source = Path(metrics.__file__).read_text("utf-8")
+    line = 'JointMetric("RSum", _rsum, is_sum=True),'
+    more = f'{line} JointMetric("gmean R@1", lambda i2t, t2i: (i2t["r1"] * t2i["r1"]).sqrt()),'
+    assert source.count(line) == 1
+    (tmp_path / "metrics.py").write_text(source.replace(line, more), "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + WITH_MEAN, tmp_path / "metrics.py"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -61,6 +62,18 @@ def test_the_places_of_all_true_pairs_are_kept(tmp_path):
     assert [run.to_dict() for run in results({"a": back, "b": back})] == [
         run.to_dict() for run in results({"a": found.report, "b": found.report})
     ]
+
+
+def test_an_evaluation_saved_before_opens():
+    """It was saved in November 2026 and is never written again: later fields need a default."""
+    folder = Path(__file__).parents[1] / "saved" / "evaluation"
+    stored = json.loads((folder / "evaluation.json").read_text())
+    report = RetrievalEvaluation.open(folder).report
+    assert report.rsum == pytest.approx(stored["rsum"])
+    plain = report.to_dict()
+    for side in ("i2t", "t2i"):
+        assert stored[side].items() <= plain[side].items()
+    assert stored["setting"].items() <= plain["setting"].items()
 
 
 def test_a_stage_measures_by_a_truth(tmp_path):

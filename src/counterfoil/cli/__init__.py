@@ -106,11 +106,13 @@ def _import_named(words: list[str]) -> list[str]:
         try:
             import_module(name)
             imported.append(name)
-        except (ImportError, ValueError) as error:
+        except ImportError as error:
             raise ValueError(
                 f"--import {name} failed: {error}; name a module in this folder or on the path, "
                 "without .py"
             ) from error
+        except ValueError as error:
+            raise ValueError(f"--import {name} failed: {error}") from error
     return rest
 
 

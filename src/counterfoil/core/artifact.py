@@ -439,4 +439,9 @@ def validated(
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        if version and first["type"] == "missing":
+            raise ValueError(
+                f"{path} lacks {where}: it is damaged, or was written by another version of "
+                f"counterfoil ({version}); {remedy}"
+            ) from None
         raise ValueError(f"{path} is damaged: {where}: {first['msg'].lower()}; {remedy}") from None

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from counterfoil.evaluation.metrics import (
     DIRECTION_METRICS,
+    JOINT_METRICS,
     METRICS,
+    RSUM,
     EvaluationReport,
     Metric,
     RankedQueries,
@@ -30,10 +32,9 @@ from counterfoil.report.tables import MISSING, format_interval
 CELLS = 2**22  # numbers in memory at once
 RESAMPLES = 1000
 _SHOWN = tuple(DIRECTION_METRICS.values())
-_OF_BOTH = [*_SHOWN, *_SHOWN]  # the metric behind each of `METRICS` but RSum
+_OF_BOTH = [*_SHOWN, *_SHOWN]  # the metric behind each of `METRICS` but the joint ones
 MEDIANS = tuple(name for name, metric in zip(METRICS, _OF_BOTH) if not metric.is_mean)
-_MEANS = [metric for metric in _SHOWN if metric.is_mean]
-_RSUM = METRICS.index("RSum")
+_MEANS = {key: metric for key, metric in DIRECTION_METRICS.items() if metric.is_mean}
 EDGES = (0.025, 0.975)  # of a 95 % interval
 
 
@@ -250,7 +251,7 @@ def sums(
     summed = _summed(_OF_BOTH)
     half = len(summed) // 2
     i2t, t2i = (values[:, places].sum(1) for places in (summed[:half], summed[half:]))
-    total, i2t_span, t2i_span = map(percentile_interval, (values[:, _RSUM], i2t, t2i))
+    total, i2t_span, t2i_span = map(percentile_interval, (values[:, RSUM], i2t, t2i))
     return total, i2t_span, t2i_span
 
 
@@ -284,18 +285,19 @@ def compare(
     changes = _resampled(second, resamples, seed) - _resampled(first, resamples, seed)
     spans = map(percentile_interval, changes.T)
     chances = iter(_flipped(_shares(second) - _shares(first), flips, seed).tolist())
-    of_both = _behind(first)
     return tuple(
-        Comparison(name, after - before, span, next(chances) if metric.is_mean else None)
-        for name, metric, before, after, span in zip(
-            first.names, of_both, first.numbers, second.numbers, spans, strict=True
+        Comparison(name, after - before, span, next(chances) if tested else None)
+        for name, tested, before, after, span in zip(
+            first.names, _tested(first), first.numbers, second.numbers, spans, strict=True
         )
     )
 
 
-def _behind(report: EvaluationReport) -> tuple[Metric, ...]:
-    """The metric behind each of a report's numbers; that of RSum is a mean."""
-    return (*_OF_BOTH, _OF_BOTH[0], *report.further, *report.further)
+def _tested(report: EvaluationReport) -> list[bool]:
+    """Whether each of a report's numbers is a sum of shares of images, see `_shares`."""
+    joint = [metric.is_sum for metric in JOINT_METRICS]
+    of_sides = (metric.is_mean for metric in _OF_BOTH)
+    return [*of_sides, *joint, *(metric.is_mean for metric in report.further * 2)]
 
 
 def _check_same(one: RankedQueries, other: RankedQueries) -> None:
@@ -324,8 +326,9 @@ def _resampled(report: EvaluationReport, resamples: int, seed: int) -> Tensor:
 def _metrics(report: EvaluationReport, counts: Tensor) -> Tensor:
     """(b, M) the numbers of some resamples."""
     shown = _of_both(report, counts, _SHOWN)
-    rsum = shown[:, _summed(_OF_BOTH)].sum(1, keepdim=True)
-    return torch.cat([shown, rsum, _of_both(report, counts, report.further)], 1)
+    i2t, t2i = (dict(zip(DIRECTION_METRICS, side.T, strict=True)) for side in shown.chunk(2, 1))
+    joint = [metric.of(i2t, t2i).unsqueeze(1) for metric in JOINT_METRICS]
+    return torch.cat([shown, *joint, _of_both(report, counts, report.further)], 1)
 
 
 def _of_both(report: EvaluationReport, counts: Tensor, metrics: Sequence[Metric]) -> Tensor:
@@ -374,12 +377,13 @@ def _of_resamples(metric: Metric, ranks: Tensor, times: Tensor) -> Tensor:
 
 
 def _shares(report: EvaluationReport) -> Tensor:
-    """(I, M) contribution of each image to every number but the medians; sums are the numbers."""
+    """(I, M) share of each image in every number that is tested; their sums are the numbers."""
     further = [metric for metric in report.further if metric.is_mean]
-    shown = [_query_shares(ranked, _MEANS) for ranked in report.ranked]
-    rsum = sum(part[:, _summed(_MEANS)].sum(1, keepdim=True) for part in shown)
+    shown = [_query_shares(ranked, [*_MEANS.values()]) for ranked in report.ranked]
+    i2t, t2i = (dict(zip(_MEANS, side.T, strict=True)) for side in shown)
+    joint = [metric.of(i2t, t2i).unsqueeze(1) for metric in JOINT_METRICS if metric.is_sum]
     more = [_query_shares(ranked, further) for ranked in report.ranked]
-    return torch.cat([*shown, torch.as_tensor(rsum), *more], 1)
+    return torch.cat([*shown, *joint, *more], 1)
 
 
 def _query_shares(ranked: RankedQueries, means: Sequence[Metric]) -> Tensor:

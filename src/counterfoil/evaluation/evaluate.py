@@ -14,6 +14,7 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import Interval, intervals
 from counterfoil.evaluation.metrics import (
     DIRECTION_METRICS,
+    JOINT_METRICS,
     EvaluationReport,
     Metric,
     Protocol,
@@ -66,10 +67,9 @@ class EvaluationResult:
         return self._named(intervals(self.report))
 
     def _named(self, values: Sequence[_T]) -> dict[str, _T]:
-        """Values of all numbers by name; RSum is the last."""
+        """Values of all numbers by name, those of both directions last."""
         named = dict(zip(self.report.names, values, strict=True))
-        rsum = named.pop("RSum")
-        return {**named, "RSum": rsum}
+        return named | {metric.name: named.pop(metric.name) for metric in JOINT_METRICS}
 
     def compare(
         self, other: EvaluationResult, names: tuple[str, str] = ("first", "second")
@@ -115,8 +115,9 @@ class EvaluationResult:
         best = [*DIRECTION_METRICS.values()]
         best += [metric for metric in self.report.further if metric.of_places is None]
         every = [metric for metric in self.report.further if metric.of_places is not None]
-        rsum = f"RSum {self._cell('RSum')}; 95 % bootstrap intervals over images"
-        return "\n".join([*self._block(best), *self._block(every), rsum, self.protocol])
+        both = "; ".join(f"{metric.name} {self._cell(metric.name)}" for metric in JOINT_METRICS)
+        last = [f"{both}; 95 % bootstrap intervals over images", self.protocol]
+        return "\n".join([*self._block(best), *self._block(every), *last])
 
     def _block(self, metrics: Sequence[Metric]) -> list[str]:
         """The lines of some metrics, both directions; none without metrics."""

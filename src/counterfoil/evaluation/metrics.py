@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain
@@ -507,10 +507,43 @@ def tied_positions(scores: Tensor, truth: Tensor) -> Tensor:
 # --- the record of an evaluation: numbers, data and protocol ---------------------------------
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class JointMetric:
+    """A number of both directions, made of their numbers.
+
+    Attributes:
+        name: as in tables.
+        of: the numbers of image to text and those of text to image, each by field of
+            `RecallMetrics` and all of one shape, to the number.
+        is_sum: whether it is a sum of means over queries, so that each image has a share of it: a
+            test needs that.
+    """
+
+    name: str
+    of: Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], Tensor]
+    is_sum: bool = False
+
+    @property
+    def key(self) -> str:
+        """The name in JSON."""
+        return self.name.lower().replace("@", "").replace(" ", "_")
+
+
+def _rsum(i2t: Mapping[str, Tensor], t2i: Mapping[str, Tensor]) -> Tensor:
+    summed = [key for key, metric in DIRECTION_METRICS.items() if metric.in_rsum]
+    return torch.stack([side[key] for side in (i2t, t2i) for key in summed]).sum(0)
+
+
+# Evaluations, intervals, comparisons, reports and the command line show what stands here.
+JOINT_METRICS = (JointMetric("RSum", _rsum, is_sum=True),)
+
+
 METRICS = (
     *(f"{side} {metric.name}" for side in ("i2t", "t2i") for metric in DIRECTION_METRICS.values()),
-    "RSum",
+    *(metric.name for metric in JOINT_METRICS),
 )
+RSUM = METRICS.index("RSum")  # its place among the numbers of a report
 
 
 @final
@@ -648,6 +681,17 @@ class EvaluationReport:
         return self.i2t.total + self.t2i.total
 
     @cached_property
+    def joint(self) -> dict[str, float]:
+        """The numbers of both directions, by their keys in JSON."""
+        i2t, t2i = (
+            dict(
+                zip(DIRECTION_METRICS, torch.tensor(side.numbers, dtype=torch.float64), strict=True)
+            )
+            for side in (self.i2t, self.t2i)
+        )
+        return {m.key: m.of(i2t, t2i).item() for m in JOINT_METRICS} | {"rsum": self.rsum}
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """`METRICS`, and further ones by direction, as in "i2t MRR"."""
         further = (f"{side} {m.name}" for side in ("i2t", "t2i") for m in self.further)
@@ -657,7 +701,7 @@ class EvaluationReport:
     def numbers(self) -> tuple[float, ...]:
         """One number for each of `names`."""
         further = (further_numbers(ranked, self.further) for ranked in self.ranked)
-        return (*self.i2t.numbers, *self.t2i.numbers, self.rsum, *chain(*further))
+        return (*self.i2t.numbers, *self.t2i.numbers, *self.joint.values(), *chain(*further))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, without the single queries."""
@@ -672,7 +716,7 @@ class EvaluationReport:
             "setting": asdict(self.setting),
             "i2t": i2t,
             "t2i": t2i,
-            "rsum": self.rsum,
+            **{key: finite_or_none(number) for key, number in self.joint.items()},
             "folds": [{"i2t": i2t.to_dict(), "t2i": t2i.to_dict()} for i2t, t2i in self.folds],
         }
 

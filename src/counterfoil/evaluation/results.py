@@ -10,8 +10,10 @@ from typing import Any, final
 from counterfoil.evaluation.bootstrap import Comparison, Interval, compare, intervals, sums
 from counterfoil.evaluation.cascade import ShortlistReport
 from counterfoil.evaluation.metrics import (
+    JOINT_METRICS,
     METRICS,
     RECALLS,
+    RSUM,
     EvaluationReport,
     common_line,
     finite_or_none,
@@ -20,8 +22,7 @@ from counterfoil.report.figures import ResultPoint, result_curves
 from counterfoil.report.page import Figure, TableBlock, TableCell, TableRow
 from counterfoil.report.tables import MISSING, terminal_text
 
-RSUM = METRICS.index("RSum")
-GROUPS = (("Image to text", "i2t "), ("Text to image", "t2i "), ("Both", "RSum"))
+GROUPS = (("Image to text", "i2t "), ("Text to image", "t2i "))
 
 
 @final
@@ -141,6 +142,7 @@ def result_table(runs: Sequence[RunResult]) -> TableBlock:
     for title, start in GROUPS:
         rows.append((title,))
         rows += [_row(runs, metric) for metric in runs[0].metrics if metric.startswith(start)]
+    rows += [("Both",), *(_row(runs, metric.name) for metric in JOINT_METRICS)]
     differences = (
         f" Differences are from {runs[0].name}; p: two-sided, from exchanging the two runs' "
         "answers image by image, not corrected for the number of metrics."
@@ -164,7 +166,7 @@ def model_table(runs: Sequence[RunResult]) -> TableBlock:
             under = f"{figure(metric, span.low)} to {figure(metric, span.high)}"
             cells.append(TableCell(figure(metric, run.numbers[place]), under))
         if run.against:
-            change = run.against[-1]
+            change = run.against[RSUM]
             under = f"{signed(change.interval.low)} to {signed(change.interval.high)}"
             cells += [TableCell(signed(change.difference), under), chance(change.p)]
         else:

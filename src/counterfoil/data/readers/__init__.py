@@ -12,6 +12,7 @@ from typing import Any
 
 from counterfoil.core import registry
 from counterfoil.core.config import unknown_name
+from counterfoil.core.console import info
 from counterfoil.data.checks import warn_of_left_out
 from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
 from counterfoil.data.dataset import ImageTextDataset, divided_by
@@ -170,6 +171,9 @@ def _read(source: Source, given: str) -> ImageTextDataset:
         )
     for format in _formats(source):
         if format.matches(source):
+            package = registry.package_of(format.read).partition(".")[0]
+            if source.path.is_dir() and package != "counterfoil":
+                info(f"{source.path} is read as {format.name}, a reader of another package")
             return _read_as(format, source)
     raise ValueError(_unknown(source))
 

@@ -21,6 +21,7 @@ from counterfoil.evaluation.bootstrap import compare, sums
 from counterfoil.evaluation.galleries import shown_caption, shown_image
 from counterfoil.evaluation.metrics import (
     MEAN_OF_BAGS,
+    RSUM,
     Direction,
     check_text_to_image,
     holds_bags,
@@ -652,8 +653,7 @@ def student(folders: Runs) -> Analysis:
         labels = [f"teacher {place}" for place in range(1, len(teachers) + 1)]
         others = dict(zip(labels, teachers))
         others |= {"ensemble of the teachers": ensemble} if ensemble else {}
-        # the last comparison is that of RSum
-        changes = [compare(other.report, own.report)[-1] for other in others.values()]
+        changes = [compare(other.report, own.report)[RSUM] for other in others.values()]
         spans = [f"{signed(c.interval.low)} to {signed(c.interval.high)}" for c in changes]
         measured = [
             _Line(name, *other, difference=f"{signed(c.difference)} ({span})", p=chance(c.p))

@@ -21,7 +21,7 @@ from counterfoil.core.io import parsing
 from counterfoil.data.scenes import scene
 from counterfoil.evaluation.bootstrap import Comparison
 from counterfoil.evaluation.galleries import differ, galleries, side_by_side
-from counterfoil.evaluation.metrics import METRICS, EvaluationReport, common_line
+from counterfoil.evaluation.metrics import METRICS, RSUM, EvaluationReport, common_line
 from counterfoil.evaluation.results import (
     RunResult,
     cascade_figure,
@@ -56,7 +56,6 @@ from counterfoil.report.tables import TerminalTable
 from counterfoil.training.logging import read_metrics
 
 REPORT = "report.html"
-RSUM = METRICS.index("RSum")
 RECALLS = ("i2t R@1", "t2i R@1")
 FORGETTING = "What is forgotten"
 FORGETTING_HEAD = (

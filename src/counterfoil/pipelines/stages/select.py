@@ -13,7 +13,7 @@ from counterfoil.core.console import output
 from counterfoil.core.io import atomic_folder, parsing, read_json, write_json
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import Interval, compare
-from counterfoil.evaluation.metrics import METRICS, EvaluationReport
+from counterfoil.evaluation.metrics import RSUM, EvaluationReport
 from counterfoil.evaluation.protocols import protocol_by_name
 from counterfoil.evaluation.results import signed
 from counterfoil.model import MODEL, load_model
@@ -22,7 +22,6 @@ from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
 from counterfoil.pipelines.state import RunContext
 
 SELECTION = "selection.json"
-RSUM = METRICS.index("RSum")
 
 
 @final
