@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from counterfoil.core.console import warn
 from counterfoil.data.checks import check_pictures, equal_captions
 from counterfoil.data.corrections import Correction, CorrectionAction
 from counterfoil.data.dataset import ImageTextDataset
@@ -53,6 +54,7 @@ CAPTION_ACTIONS: tuple[CorrectionAction, ...] = ("keep", "drop", "fix")
 IMAGE_ACTIONS: tuple[CorrectionAction, ...] = ("keep", "drop")
 PAIR_ACTIONS: tuple[CorrectionAction, ...] = ("keep", "true")
 ACTION_LABELS = {"keep": "Keep", "drop": "Drop", "fix": "Fix", "true": "True"}
+WEAK_SHARE = 0.2  # of suspicious captions, from which the model is at fault, not they
 MISMATCH_SHARE = 0.05  # share of the others that fit better, both ways, of a suspicious caption
 HARD_TEXTS, HARD_IMAGES = 20, 5  # the hardest mined negatives, which are reviewed
 OWN_CAPTIONS = 5  # shown beside an image
@@ -526,14 +528,22 @@ def _mismatches(
             f"{int(ranks.images[row]):,} other images fit it better, "
             f"{int(ranks.texts[row]):,} other captions fit its image better"
         )
-        share = float(ranks.shares[row])
-        return display.caption_beside_image(row, others, share, explanations.get(row))
+        odd = float(ranks.shares[row])
+        return display.caption_beside_image(row, others, odd, explanations.get(row))
 
+    names, share = " + ".join(model.name for model in models), len(worst) / len(ranks.shares)
+    weak = ""
+    if share > WEAK_SHARE:
+        weak = (
+            f"{100 * share:.0f} % of all captions are odd to {names}, more than can be wrong: it "
+            "is too weak to find wrong ones here; take a stronger model"
+        )
+        warn(weak)
     note = (
-        f"By {' + '.join(model.name for model in models)}: captions that at least "
+        f"By {names}: captions that at least "
         f"{100 * MISMATCH_SHARE:g} % of the other images fit better, while at least as many of the "
         "other captions fit their image better; the lower of both shares ranks them. Odd is not "
-        f"wrong.{_explainer_note(explainer)}"
+        f"wrong.{_explainer_note(explainer)}{weak and f' {weak}.'}"
     )
     return display.section("suspicious", "Suspicious captions", note, worst, finding)
 

@@ -14,7 +14,7 @@ from torch import nn
 import recipes_cases
 from corpus_cases import write_picture
 from counterfoil.core.types import Embeddings, ModalityBatch
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.dataset import ImageTextDataset, splits_of
 from counterfoil.data.processor import FeatureProcessor, Processor
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.embeddings import dataset_of_vectors
@@ -151,6 +151,21 @@ def test_photos_that_the_model_was_not_trained_on_are_taken():
     with pytest.raises(ValueError, match=r"without what .* was trained on has 20 photos.* 30 are"):
         held_out(replace(model, card=card), small)
     assert len(held_out(replace(model, card=card), data)) == 60
+
+
+def test_splits_that_names_draw_hold_back_no_photo_from_a_model_trained_elsewhere(capsys):
+    """A trained model may have seen the others of the folder before it grew: that is said."""
+    model = load_model("vectors")
+    names = splits_of(photos(400).image_ids)
+    data = photos(400, splits=names)
+    assert len(held_out(model, data)) == 400
+    assert capsys.readouterr().err == ""
+    card = SavedModelCard(model=None, provenance={"data_fingerprint": "of a smaller folder"})
+    some = held_out(replace(model, card=card), data)
+    assert set(some.splits) <= {"dev", "test"}
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"calibrated on {len(some)} of 400 photos" in said
+    assert "if it was not, give each a split in the data, test" in said
 
 
 class Joint(RetrievalModel):

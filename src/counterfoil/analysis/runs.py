@@ -185,6 +185,8 @@ def common_setting(evaluations: Sequence[FinishedEvaluation]) -> str:
 
 def _of_run(run: str, folder: Path) -> list[FinishedEvaluation]:
     contents = stage_records(folder)
+    if not folder.exists():
+        raise ValueError(f"{folder} does not exist; name the folder of a run")
     if not contents:
         raise ValueError(f"{folder} holds no note of a stage; name the folder of a run")
     notes = {path.stem: _parse_note(path, content) for path, content in contents.items()}

@@ -102,8 +102,10 @@ def explain(
     source = data_source(data) if data else None
     only_calibrates = calibrate is not None and index is not None and not (image or source)
     if caption is None and not only_calibrates and (image is not None or source is None):
+        kept = "" if calibrate is None or image else ", or --index FOLDER to keep a calibration"
         raise ValueError(
             "give an image and a caption, or --data without either for all captions of a split"
+            f"{kept}"
         )
     if resume and json is None:
         raise ValueError("--resume continues the file that --json has begun; name that file")
@@ -395,7 +397,7 @@ def print_caption(card: ExplainedCard) -> None:
 
     explanation = card.explanation
     console().print(styled_caption(card), soft_wrap=True)
-    output(f"{card.image.text}: {explanation.verdict}, score {explanation.score:.3f}")
+    output(f"{card.image.text}: score {explanation.score:.3f}")
     table = Table("word", box=box.SIMPLE_HEAD)
     table.add_column(measure(explanation), justify="right")
     if explanation.doubts:

@@ -32,9 +32,10 @@ from pydantic import Field
 from torch import Tensor
 
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
+from counterfoil.core.console import info
 from counterfoil.core.types import Pairs
 from counterfoil.data.checks import counted
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.dataset import ImageTextDataset, splits_of
 from counterfoil.scoring.pairs import score_index_pairs
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ _SENTENCES: dict[Verdict, str] = {
 }
 UNCALIBRATED = (
     "the scores of this model were never compared with those of captions known to be right; "
-    "calibrate it with 50 photos or more, as in `counterfoil explain … --calibrate my-photos/`"
+    "calibrate it with 50 photos or more that have captions, as in `counterfoil explain MODEL "
+    "--index FOLDER --calibrate my-photos/`, where FOLDER is the index, or a new folder"
 )
 
 
@@ -150,8 +152,8 @@ class CaptionCheck:
         )
         if self.low is None and self.high is None:
             return (
-                f"{known}, of which this model tells right captions from wrong ones too seldom: no "
-                "score makes an answer reliable; try a stronger model, or more photos"
+                f"{known}: this model gives right and wrong captions of them too similar scores, "
+                "so that no score makes an answer reliable; try a stronger model"
             )
         less, more = (f"{100 * share:.0f} %" for share in self.mistakes)
         bounds = [
@@ -160,7 +162,7 @@ class CaptionCheck:
             else f"a score from {self.high:.3f} on fits (at most {more} expected to be wrong)",
             "no score is low enough to say that one does not fit"
             if self.low is None
-            else f"one below {self.low:.3f} does not fit (at most {less})",
+            else f"one below {self.low:.3f} does not fit (at most {less} expected to be wrong)",
         ]
         return f"{known}: {', '.join(bounds)}, where every second caption is right"
 
@@ -226,17 +228,27 @@ def fit_caption_check(
 def held_out(model: Model, dataset: ImageTextDataset) -> ImageTextDataset:
     """The photos to calibrate on: those that a model was not trained on.
 
-    Of several splits dev; with fewer than 50 photos there, dev and test; with fewer in both, all of
-    them, unless this model was trained on the data.
+    All of them for a model that was trained elsewhere, if their splits were drawn by their names
+    and not given. Else dev of several splits; with fewer than 50 photos there, dev and test; with
+    fewer in both, all of them, unless this model was trained on the data. The photos of a folder
+    that has grown since are not known one by one, but keep the splits that their names draw.
 
     Raises:
         ValueError: there are fewer than 50 photos with captions.
     """
     names = dataset.split_names
-    choices = [("dev",), ("dev", "test")] if len(names) > 1 else []
+    drawn = list(dataset.splits) == splits_of(dataset.image_ids)
+    elsewhere = model.card is None or "data_fingerprint" not in model.card.provenance
+    choices = [("dev",), ("dev", "test")] if len(names) > 1 and not (drawn and elsewhere) else []
     for chosen in choices:
         known = [name for name in chosen if name in names]
         if known and len((part := dataset.split(*known)).relation.described) >= MIN_PHOTOS:
+            if drawn:
+                info(
+                    f"calibrated on {len(part)} of {counted(len(dataset), 'photo')}, "
+                    f"{' and '.join(known)}: {model.name} may have been trained on the others; "
+                    "if it was not, give each a split in the data, test"
+                )
             return part
     there, whose = dataset, f"{dataset.name} ({dataset.split_name})"
     if len(names) > 1 and _trained_on(model, dataset):

@@ -13,7 +13,7 @@ from corpus_cases import random_array, write_picture
 from counterfoil import audit
 from counterfoil.data.corrections import CORRECTIONS_FILE
 from counterfoil.data.readers import load_dataset
-from recipes_cases import run
+from recipes_cases import pixel_model, run
 
 SCENES = "scenes:images=36"
 
@@ -70,6 +70,16 @@ def test_what_was_planted_is_found_without_a_model(tmp_path, audited):
     assert page.count("<script") == page.count("</script>") == 2
     assert 'src="http' not in page
     assert "no model was used" in " ".join(shown.split())
+
+
+def test_a_model_that_finds_most_captions_odd_is_said_to_be_too_weak(tmp_path, audited):
+    model = pixel_model(tmp_path / "untrained")
+    plain, page, _ = audited("scenes:images=60", "--model", model)
+    found = plain["found"]["suspicious"]
+    said = f"odd to {model}, more than can be wrong: it is too weak to find wrong ones here"
+    assert found["found"] > 0.2 * 300
+    assert said in found["note"]
+    assert "too weak to find wrong ones here" in page
 
 
 def test_pictures_that_cannot_be_read_are_found_and_the_rest_goes_on(tmp_path, audited):
