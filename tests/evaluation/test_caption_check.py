@@ -201,6 +201,7 @@ def test_it_is_kept_in_a_folder(tmp_path):
     assert CaptionCheck.read(tmp_path / "new") == check
     assert CaptionCheck.read(tmp_path) is None
     assert "a score from 0.500 on fits (at most 25 % expected to be wrong), no" in check.basis
+    assert check.basis.endswith("against the tenth of them that score highest with the photo")
     (tmp_path / CAPTION_CHECK).write_text('{"format": 9}')
     with pytest.raises(ValueError, match=r"caption-check\.json holds .*, not a caption check"):
         CaptionCheck.read(tmp_path)

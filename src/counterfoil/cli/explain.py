@@ -80,7 +80,8 @@ def explain(
         str | None,
         typer.Option(
             help="Data whose captions and images, 50 or more that the model was not trained on, "
-            "say which scores fit; kept in --index."
+            "say which scores fit, against the captions of other images that score highest; kept "
+            "in --index."
         ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="Most suspicious captions to show.")] = 20,

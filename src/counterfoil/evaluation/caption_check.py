@@ -164,7 +164,11 @@ class CaptionCheck:
             if self.low is None
             else f"one below {self.low:.3f} does not fit (at most {less} expected to be wrong)",
         ]
-        return f"{known}: {', '.join(bounds)}, where every second caption is right"
+        return (
+            f"{known}: {', '.join(bounds)}, where every second caption is right and the wrong ones "
+            "are those of other photos; to fit, a caption is held against the tenth of them that "
+            "score highest with the photo"
+        )
 
     def write(self, folder: Path) -> None:
         """Write it into an index, or into a folder of its own."""
