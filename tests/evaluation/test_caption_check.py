@@ -115,6 +115,8 @@ def test_a_weak_model_says_probably():
     told = check.applied(Explanation("a dog", low - 0.1, ()))
     assert (told.verdict, told.mistakes) == ("does not fit", 0.25)
     assert headline(told, 0.5).startswith("The caption probably does not fit the picture.")
+    assert told.to_dict()["told"] == "The caption probably does not fit the picture."
+    assert repr(told).startswith("'a dog': probably does not fit, score")
     assert f"one below {low:.3f} does not fit (at most 25 %" in check.basis
 
 
@@ -271,11 +273,14 @@ def test_command_line(place, tmp_path, capsys):
 
 def test_a_data_set_is_counted_by_verdict(place, tmp_path, capsys):
     known = load_model(place / "mine").identity()
-    CaptionCheck(1e9, None, (0.1, 0.25), 50, 50, "d", known).write(tmp_path)
+    CaptionCheck(1e9, None, (0.25, 0.25), 50, 50, "d", known).write(tmp_path)
     ask = ("explain", place / "mine", "--data", "scenes:images=36", "--split", "dev")
-    page = tmp_path / "p.html"
-    assert run(*ask, "--index", tmp_path, "--top", 2, "--output", page) == 0
+    page, lines = tmp_path / "p.html", tmp_path / "p.jsonl"
+    files = ("--output", page, "--json", lines)
+    assert run(*ask, "--index", tmp_path, "--top", 2, *files) == 0
     told = " ".join(capsys.readouterr().out.split())
     count = len(load_dataset("scenes:images=36").split("dev").texts)
-    assert f"Of {count} captions {count} do not fit, 0 fit" in told
-    assert page.read_text().count("Does not fit · score") == 2
+    assert f"Of {count} captions {count} probably do not fit, 0 fit, and of 0 it" in told
+    assert page.read_text().count("Probably does not fit · score") == 2
+    written = [json.loads(line)["told"] for line in lines.read_text().splitlines()]
+    assert written == ["The caption probably does not fit the picture."] * count

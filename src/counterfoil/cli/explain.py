@@ -243,6 +243,7 @@ def _explain_many(
     """Explain all captions of a split, write them all, and show the most suspicious."""
     from counterfoil.core import distributed
     from counterfoil.core.io import atomic_write
+    from counterfoil.evaluation.caption_check import hedged
     from counterfoil.evaluation.explain import (
         ExplanationCheckpoint,
         explain_dataset,
@@ -291,9 +292,14 @@ def _explain_many(
         protocol += f"; {count['truncated']:,} too long for the model, explained up to its limit"
     summary = ""
     if config.check is not None:
+        given = (count["does not fit"], "do not fit"), (count["fits"], "fit")
+        judged = ", ".join(
+            f"{number:,} {hedged(words, share if number else None)}"
+            for (number, words), share in zip(given, config.check.mistakes)
+        )
         summary = (
-            f"Of {count['captions']:,} captions {count['does not fit']:,} do not fit, "
-            f"{count['fits']:,} fit, and of {count['cannot tell']:,} it cannot be told. "
+            f"Of {count['captions']:,} captions {judged}, and of {count['cannot tell']:,} it "
+            "cannot be told. "
         )
     if best and best[0][2].doubts:
         share = 100 * count["doubted"] / count["captions"]
@@ -341,7 +347,7 @@ def _show_ranking(
         shown = picture_of(dataset.image_ids[image], picture)
         cards.append(ExplainedCard(shown, explanation, config.threshold, place))
     _print_method(config)
-    print_ranking(cards)
+    print_ranking(cards, judged=config.check is not None)
     for sentence in filter(None, sentences):
         output(sentence)
     if page is not None:
@@ -412,8 +418,8 @@ def print_caption(card: ExplainedCard) -> None:
         output(f"score {explanation.corrected.score:.3f}")
 
 
-def print_ranking(cards: Sequence[ExplainedCard]) -> None:
-    """Print the most suspicious captions as a table."""
+def print_ranking(cards: Sequence[ExplainedCard], *, judged: bool = False) -> None:
+    """Print the most suspicious captions as a table; what is `judged` has a verdict."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -424,6 +430,8 @@ def print_ranking(cards: Sequence[ExplainedCard]) -> None:
     table = Table("", "image", box=box.SIMPLE_HEAD)
     for name in ("score", measure(cards[0].explanation) if cards else ""):
         table.add_column(name, justify="right")
+    if judged:
+        table.add_column("verdict")
     table.add_column("caption")
     for card in cards:
         lines = styled_caption(card)
@@ -432,12 +440,14 @@ def print_ranking(cards: Sequence[ExplainedCard]) -> None:
         explanation = card.explanation
         words = explanation.words if explanation.doubts else content_words(explanation)
         worst = max(words, key=lambda word: word.doubt or word.gain or 0.0, default=None)
-        cells = (
+        cells = [
             str(card.place),
             card.image.text,
-            f"{card.explanation.score:.3f}",
+            f"{explanation.score:.3f}",
             "" if worst is None else number(worst),
-        )
+        ]
+        if judged:
+            cells.append(explanation.answer)
         table.add_row(*map(Text, cells), lines)
     console().print(table)
 

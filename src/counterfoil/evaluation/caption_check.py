@@ -57,11 +57,6 @@ STEPS = 60  # thresholds tried: quantiles of the scores of right captions
 Array: TypeAlias = npt.NDArray[np.float64]
 Rows: TypeAlias = npt.NDArray[np.int64]
 
-_SENTENCES: dict[Verdict, str] = {
-    "fits": "The caption {}fits the picture.",
-    "does not fit": "The caption {}does not fit the picture.",
-    "cannot tell": "Cannot tell whether the caption fits the picture.",
-}
 UNCALIBRATED = (
     "the scores of this model were never compared with those of captions known to be right; "
     "calibrate it with 50 photos or more that have captions, as in `counterfoil explain MODEL "
@@ -185,13 +180,24 @@ class CaptionCheck:
         return CHECKED.read_record(folder, cls)
 
 
+def hedged(verdict: str, mistakes: float | None) -> str:
+    """A verdict with *probably* where more than a tenth of such answers may be wrong.
+
+    >>> hedged("does not fit", 0.1), hedged("fits", 0.25)
+    ('does not fit', 'probably fits')
+    """
+    return f"probably {verdict}" if (mistakes or 0) > MISTAKES[0] else verdict
+
+
 def sentence(verdict: Verdict, mistakes: float | None = None) -> str:
     """A verdict as a sentence, by the share of such answers that is expected to be wrong.
 
     >>> sentence("does not fit", 0.1), sentence("fits", 0.25)
     ('The caption does not fit the picture.', 'The caption probably fits the picture.')
     """
-    return _SENTENCES[verdict].format("probably " if (mistakes or 0) > MISTAKES[0] else "")
+    if verdict == "cannot tell":
+        return "Cannot tell whether the caption fits the picture."
+    return f"The caption {hedged(verdict, mistakes)} the picture."
 
 
 def fit_caption_check(

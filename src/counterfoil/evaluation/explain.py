@@ -28,7 +28,7 @@ from counterfoil.data.caption_edits import TextChange
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import Processor
 from counterfoil.data.tokenizers import Tokenizer, pack_tokens, word_spans
-from counterfoil.evaluation.caption_check import CaptionCheck, Verdict
+from counterfoil.evaluation.caption_check import CaptionCheck, Verdict, hedged, sentence
 from counterfoil.evaluation.exchanges import (
     Exchange,
     TextReader,
@@ -137,7 +137,7 @@ class Explanation:
     mistakes: float | None = None
 
     def __repr__(self) -> str:
-        lines = [f"{self.caption!r}: {self.verdict}, score {self.score:.3f}"]
+        lines = [f"{self.caption!r}: {self.answer}, score {self.score:.3f}"]
         words = ", ".join(map(repr, self.words))
         what = "doubt of each word" if self.doubts else "score without each word, less the score"
         lines += textwrap.wrap(f"{what}: {words}", 98) if self.words else []
@@ -146,6 +146,16 @@ class Explanation:
         if self.corrected is not None:
             lines.append(f"corrected: {self.corrected.text!r}, score {self.corrected.score:.3f}")
         return "\n  ".join(lines)
+
+    @property
+    def answer(self) -> str:
+        """The verdict, with *probably* where more than a tenth of such answers may be wrong."""
+        return hedged(self.verdict, self.mistakes)
+
+    @property
+    def told(self) -> str:
+        """The answer as a sentence."""
+        return sentence(self.verdict, self.mistakes)
 
     @property
     def doubts(self) -> bool:
@@ -158,8 +168,8 @@ class Explanation:
         return max((word.doubt for word in self.words if word.doubt is not None), default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """The explanation as plain values for JSON."""
-        return asdict(self)
+        """The explanation as plain values for JSON, with the verdict as a sentence."""
+        return {**asdict(self), "told": self.told}
 
 
 @final
@@ -756,4 +766,4 @@ class ExplanationCheckpoint:
         """Write the explanations of a part of the data set."""
         # the facts come with the first part: a pass that is refused leaves nothing behind
         write_facts(self.parts.folder, self._facts)
-        write_json(self.parts.path(number), [each.to_dict() for each in explanations])
+        write_json(self.parts.path(number), list(map(asdict, explanations)))

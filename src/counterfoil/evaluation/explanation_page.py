@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from counterfoil.data.phrases import tag_words
-from counterfoil.evaluation.caption_check import sentence
 from counterfoil.evaluation.explain import ExplainedWord, Explanation
 from counterfoil.report.page import PageItem, Provenance, TextPart, template, thumbnail
 
@@ -131,7 +130,7 @@ def measure(explanation: Explanation) -> str:
 
 def headline(explanation: Explanation, threshold: float) -> str:
     """The result for one caption in a few sentences, its verdict first."""
-    told = sentence(explanation.verdict, explanation.mistakes)
+    told = explanation.told
     score = f"Score {explanation.score:.3f}"
     wrong = [f"“{word.text}”" for word in explanation.words if (word.doubt or 0.0) >= threshold]
     if not wrong:

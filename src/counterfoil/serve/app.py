@@ -38,7 +38,6 @@ from starlette.routing import Route
 
 from counterfoil import __version__
 from counterfoil.data.images import ImageTransform
-from counterfoil.evaluation.caption_check import sentence
 from counterfoil.evaluation.explain import DOUBT_THRESHOLD, Explanation
 from counterfoil.search.query import parse_query
 from counterfoil.serve.batcher import Batcher, overloaded
@@ -432,7 +431,6 @@ class SearchServer(Collector):
             threshold=DOUBT_THRESHOLD,
             explainer=explainer.name,
             basis=self._service.basis,
-            told=sentence(explanation.verdict, explanation.mistakes),
         )
 
     @contextmanager

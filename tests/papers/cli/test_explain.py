@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -198,7 +200,9 @@ def audited(tmp_path, monkeypatch):
     def audited(top: int, doubts: bool):
         out, shown = tmp_path / "lines.jsonl", []
         monkeypatch.setattr("counterfoil.evaluation.explain.has_doubt_head", lambda _: doubts)
-        monkeypatch.setattr("counterfoil.cli.explain.print_ranking", shown.extend)
+        monkeypatch.setattr(
+            "counterfoil.cli.explain.print_ranking", lambda cards, judged: shown.extend(cards)
+        )
         words = ("--data", folder, "--split", "all", "--top", top, "--json", out)
         assert run("explain", model, *words) == 0
         kept = [json.loads(line) for line in out.read_text().splitlines()]
@@ -294,7 +298,7 @@ def test_new_words_stand_between_signs():
 def test_one_caption_is_told_word_by_word(told):
     lines = told(print_caption, card())
     assert lines[0] == "A [red [93 %]] dog [50 %] runs."
-    assert lines[1] == "[b]image 0: cannot tell, score 0.125"
+    assert lines[1] == "[b]image 0: score 0.125"
     assert lines[2].split() == ["word", "doubt", "instead"]
     rows = [line.split(maxsplit=3) for line in lines[4:8]]
     assert rows == [
@@ -323,6 +327,13 @@ def test_the_most_suspicious_are_ranked_with_their_worst_word(told):
     assert " ".join(first.split()) == "1 [b]image 1 0.125 93 % A [red [93 %]] dog [50 %] runs."
     assert correction == "→ A _[blue]_ dog runs."
     assert second.split() == ["2", "[b]image", "2", "0.500", "−0.100", "b", "c", "d"]
+
+
+def test_judged_captions_have_a_verdict(told):
+    judged = replace(GAINS, verdict="does not fit", mistakes=0.25)
+    lines = told(functools.partial(print_ranking, judged=True), [card(judged, place=1)])
+    assert lines[0].split() == ["image", "score", "gain", "without", "it", "verdict", "caption"]
+    assert lines[2].endswith("probably does not fit   b c d")
 
 
 def test_a_caption_without_words_has_no_worst(told):
