@@ -247,6 +247,9 @@ def test_small_numbers_of_a_function_are_shown_with_three_decimals():
     further = further_metrics([second_or_better, "R@3"])
     shown = repr(EvaluationResult(replace(split_in_two(), further=further)))
     assert re.search(r"image to text .* 0\.\d{3} \(0\.\d{3} to 0\.\d{3}\)", shown)
+    first, second = (EvaluationResult(replace(split_in_two(), further=further)) for _ in range(2))
+    (row, _) = (line for line in str(first.compare(second)).splitlines() if "second_or" in line)
+    assert re.search(r"second_or_better +0\.\d{3} +0\.\d{3} +0\.000", row)
 
 
 def no_numbers(ranks):

@@ -130,9 +130,23 @@ class Called:
         return scores.mean()
 
 
+class Queue(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.last = nn.Parameter(torch.ones(())), torch.zeros(2)
+
+    def forward(self, scores, positives):
+        return self.scale * scores.mean()
+
+
 @pytest.mark.parametrize(
     "function, why",
     [
+        (
+            Queue(),
+            "Queue keeps the tensor 'last', which is neither a parameter nor a buffer and is not "
+            "saved",
+        ),
         (gap, ""),
         (partial(gap, weight=2.0), ""),
         (Scaled(), ""),

@@ -36,6 +36,7 @@ from counterfoil.models.vsepp import VSEPP
 from counterfoil.negatives.batch_mining import BatchMiningConfig
 from counterfoil.negatives.mining import mine_lists
 from counterfoil.negatives.store import NegativeStore
+from counterfoil.negatives.teachers import Teachers
 from counterfoil.training.callbacks import Callback
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.mined import Mined, MinedBatches
@@ -404,10 +405,89 @@ def test_a_loss_without_a_name_trains_and_does_not_resume(tmp_path: Path, capsys
 
     weight = torch.zeros(1)
     trainer(tmp_path, loss=loss, sources=[], epochs=1, dev=None).train()
-    said = "a training with the loss loss cannot be resumed, .* reads variables of the function"
+    said = "a training with the loss loss cannot be resumed .* reads variables of the function"
     assert re.search(said, capsys.readouterr().err)
     with pytest.raises(ValueError, match=said):
         trainer(tmp_path, loss=loss, sources=[], epochs=1, dev=None, resume=True)
+
+
+class Memory(nn.Module):
+    """Counts its calls; its tensor of earlier batches is not in its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.queue = 0, torch.zeros(3)
+
+    def forward(self, scores: Tensor, positives: Tensor) -> Tensor:
+        self.calls += 1
+        self.queue = self.queue.roll(1)
+        return scores[~positives].mean() - scores[positives].mean()
+
+
+def test_a_module_is_called_for_batches_alone_and_one_with_a_memory_is_not_resumed(
+    tmp_path: Path, capsys: Any
+) -> None:
+    loss = Memory()
+    settings: dict[str, Any] = {"loss": loss, "sources": [], "epochs": 2, "dev": None}
+    trainer(tmp_path / "a", config=TrainConfig(log_every=1), **settings).train()
+    assert loss.calls == metrics_of(tmp_path / "a")[-1]["step"]
+    said = r"loss Memory cannot be resumed .* keeps the tensor 'queue', .* not saved; write it as"
+    assert re.search(said, " ".join(capsys.readouterr().err.split()))
+    with pytest.raises(ValueError, match=said):
+        trainer(tmp_path / "a", resume=True, **settings).train()
+
+
+class Queue(nn.Module):
+    """The loss of a batch weighs by a queue of buffers whose place is a plain attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = 0
+        self.register_buffer("held", torch.zeros(5))
+
+    def forward(self, scores: Tensor, positives: Tensor) -> Tensor:
+        self.held[self.place % 5] = scores.detach().mean()
+        self.place += 1
+        weight = 1 + self.held.abs().sum() * self.place
+        return weight * (scores[~positives].mean() - scores[positives].mean())
+
+
+def test_a_module_with_a_queue_ends_with_the_same_numbers_after_a_stop(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"sources": [], "epochs": 3, "dev": None}
+    whole = trainer(tmp_path / "whole", loss=Queue(), **settings).train()
+    with pytest.raises(WorkStopped):
+        trainer(tmp_path / "a", loss=Queue(), callbacks=[StopAfter(5)], **settings).train()
+    assert same_weights(
+        trainer(tmp_path / "a", loss=Queue(), resume=True, **settings).train(), whole
+    )
+
+
+def test_a_store_is_that_of_these_teachers(tmp_path: Path) -> None:
+    one, two, other = (small_model(seed) for seed in (1, 2, 3))
+    store, runs = tmp_path / "store", iter(range(9))
+
+    def teach(*teachers: Model) -> None:
+        sources = [Teachers(*teachers, store=store)]
+        loss, place = MarginDistillationLoss(), tmp_path / f"{next(runs)}"
+        trainer(place, loss=loss, sources=sources, epochs=1, dev=None).train()
+
+    teach(one, two)
+    teach(one, two)
+    for given, said in (
+        ((one,), "holds the encodings of 2 teachers, not of 1; give those in the order"),
+        ((one, two, other), "holds the encodings of 2 teachers, not of 3"),
+        ((two, one), "holds these teachers in another order"),
+        ((one, other), "teacher 1 of .* or is another one"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            teach(*given)
+
+
+def test_settings_of_mined_lists_that_are_no_settings() -> None:
+    with pytest.raises(ValueError, match=r"remine=2 is no RemineConfig; write remine=Remine"):
+        Mined(mined(), remine=2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"sampling=5 is no SamplingConfig; write sampling="):
+        Mined(mined(), sampling=5)  # type: ignore[arg-type]
 
 
 def test_embeddings_are_those_of_the_model(tmp_path: Path) -> None:

@@ -106,7 +106,9 @@ def _import_named(words: list[str]) -> list[str]:
         try:
             import_module(name)
             imported.append(name)
-        except ImportError as error:
+        except (ImportError, TypeError) as error:  # TypeError: a name that begins with a dot
+            if isinstance(error, TypeError) and not name.startswith("."):
+                raise
             raise ValueError(
                 f"--import {name} failed: {error}; name a module in this folder or on the path, "
                 "without .py"

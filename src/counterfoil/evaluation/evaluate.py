@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from counterfoil.evaluation.truth import Truth
 
 _T = TypeVar("_T")
-_SMALL = 10.0  # no percent; shown with three decimals
 
 
 @final
@@ -133,17 +132,8 @@ class EvaluationResult:
         number, span = self.metrics[name], self.intervals[name]
         if math.isnan(number):
             return MISSING
-        fine = name.partition(" ")[2] in self._fine
-        return format_interval(number, span.low, span.high, ".3f" if fine else ".1f")
-
-    @cached_property
-    def _fine(self) -> set[str]:
-        """The further metrics of small numbers, which need more decimals."""
-        of_ones = {metric.name for metric in self.report.further if metric.scale == 1.0}
-        sides = {
-            n: max(abs(self.metrics[f"{side} {n}"]) for side in ("i2t", "t2i")) for n in of_ones
-        }
-        return {name for name, largest in sides.items() if largest < _SMALL}
+        form = ".3f" if name in self.report.fine else ".1f"
+        return format_interval(number, span.low, span.high, form)
 
 
 def evaluate(

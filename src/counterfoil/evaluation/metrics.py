@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from counterfoil.scoring.true_places import TruePlaces
 
 Direction = Literal["i2t", "t2i"]
+TruthName = Literal["own", "judged", "complete"]
 
 TIES = {
     "row": "of equal scores the lower row comes first",
@@ -109,6 +110,7 @@ def _reciprocal(k: int | None = None) -> Metric:
 
 # -- measures of all true counterparts: a query without a true or without a false one is left out
 
+SMALL = 10.0  # no percent; shown with three decimals
 R_CAP = 50  # most places that R-precision and mAP@R read
 
 
@@ -702,6 +704,19 @@ class EvaluationReport:
         """One number for each of `names`."""
         further = (further_numbers(ranked, self.further) for ranked in self.ranked)
         return (*self.i2t.numbers, *self.t2i.numbers, *self.joint.values(), *chain(*further))
+
+    @cached_property
+    def fine(self) -> frozenset[str]:
+        """Names of the further metrics of small numbers, which need three decimals."""
+        of_ones = {metric.name for metric in self.further if metric.scale == 1.0}
+        numbers = dict(zip(self.names, self.numbers, strict=True))
+        sides = {name: [f"{side} {name}" for side in ("i2t", "t2i")] for name in of_ones}
+        return frozenset(
+            name
+            for names in sides.values()
+            for name in names
+            if max(abs(numbers[one]) for one in names) < SMALL
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, without the single queries."""

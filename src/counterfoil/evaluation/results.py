@@ -35,6 +35,7 @@ class RunResult:
     numbers: tuple[float, ...]  # one for each of the metrics
     intervals: tuple[Interval, ...]  # one for each of the metrics
     against: tuple[Comparison, ...] = ()  # with the first run; empty for the first run itself
+    fine: frozenset[str] = frozenset()  # metrics of small numbers, which need three decimals
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, with None for NaN."""
@@ -61,6 +62,7 @@ def results(reports: Mapping[str, EvaluationReport]) -> tuple[RunResult, ...]:
             report.numbers,
             intervals(report),
             compare(runs[0][1], report) if place else (),
+            report.fine,
         )
         for place, (name, report) in enumerate(runs)
     )
@@ -180,20 +182,23 @@ def _row(runs: Sequence[RunResult], metric: str) -> TableRow:
     place = runs[0].metrics.index(metric)
     numbers = [run.numbers[place] for run in runs]
     best = min(numbers) if metric.endswith("rank") else max(numbers)
-    differ = len({figure(metric, number) for number in numbers}) > 1
+    digits = 3 if all(metric in run.fine for run in runs) else 1
+    differ = len({figure(metric, number, digits) for number in numbers}) > 1
     cells: list[str | TableCell] = []
     for run, number in zip(runs, numbers):
         span = run.intervals[place]
-        under = f"{figure(metric, span.low)} to {figure(metric, span.high)}"
-        cells.append(TableCell(figure(metric, number), under, best=number == best and differ))
+        under = f"{figure(metric, span.low, digits)} to {figure(metric, span.high, digits)}"
+        shown = figure(metric, number, digits)
+        cells.append(TableCell(shown, under, best=number == best and differ))
         if run.against:
             change = run.against[place]
-            low, high = signed(change.interval.low, metric), signed(change.interval.high, metric)
-            cells.append(TableCell(signed(change.difference, metric), f"{low} to {high}"))
+            found = change.difference, change.interval.low, change.interval.high
+            difference, low, high = (signed(value, metric, digits) for value in found)
+            cells.append(TableCell(difference, f"{low} to {high}"))
             cells.append(chance(change.p))
     name = metric.removeprefix("i2t ").removeprefix("t2i ")
-    # "median rank" begins with a capital, "mAP" stays
-    return name if name != name.lower() else name[0].upper() + name[1:], *cells
+    # "median rank" begins with a capital; "mAP" and the name of a function stay
+    return name[0].upper() + name[1:] if name.endswith(" rank") else name, *cells
 
 
 def cascade_table(name: str, shortlists: ShortlistReport) -> TableBlock:
@@ -239,17 +244,17 @@ def cascade_figure(curves: Mapping[str, ShortlistReport]) -> Figure:
     return result_curves(points, "RSum", label, "cascade", caption, log=True, columns=1)
 
 
-def figure(metric: str, number: float) -> str:
-    """Format a metric: medians as integers, all others with one decimal."""
+def figure(metric: str, number: float, digits: int = 1) -> str:
+    """Format a metric: medians as integers, all others with so many decimals."""
     if math.isnan(number):
         return MISSING
     integral = metric.endswith("median rank") and number == int(number)
-    return f"{number:.0f}" if integral else f"{number:,.1f}"
+    return f"{number:.0f}" if integral else f"{number:,.{digits}f}"
 
 
-def signed(number: float, metric: str = "") -> str:
+def signed(number: float, metric: str = "", digits: int = 1) -> str:
     """Format a difference with its sign."""
-    text = figure(metric, abs(number))
+    text = figure(metric, abs(number), digits)
     if text == MISSING or not float(text.replace(",", "")):
         return text
     return f"{'+' if number > 0 else '−'}{text}"

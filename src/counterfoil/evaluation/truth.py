@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -29,10 +29,9 @@ from counterfoil.data.corrections import (
     read_votes,
 )
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.evaluation.metrics import R_CAP, Direction, queries_with_positives
+from counterfoil.evaluation.metrics import R_CAP, Direction, TruthName, queries_with_positives
 from counterfoil.scoring.true_places import TrueInTile, TruePlacesReducer
 
-TruthName = Literal["own", "judged", "complete"]
 LISTS = ("i2t.json", "t2i.json")
 PUBLISHED_QUERIES: Mapping[Direction, int] = {"i2t": 1261, "t2i": 1332}  # of ECCV Caption
 _RULE = f"mAP@R and R-precision read {R_CAP} places at most"

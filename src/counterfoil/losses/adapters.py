@@ -18,15 +18,14 @@ from torch import Tensor, nn
 
 from counterfoil.core.config import parse_literal
 from counterfoil.core.types import Needs, Scores, VectorScores
-from counterfoil.losses.base import Loss
-from counterfoil.losses.own import callable_name, described, scalar
+from counterfoil.losses.own import ForeignLoss, callable_name, described, scalar
 
 __all__ = ["MetricLearningLoss", "SentenceTransformersLoss"]
 
 Form = Literal["pair", "triplet", "labels", "labeled-pair"]
 
 
-class VectorLoss(Loss):
+class VectorLoss(ForeignLoss):
     """Base of losses of the vectors of a batch.
 
     Args:

@@ -211,6 +211,7 @@ class Loss(ScoresModule[Tensor], ABC):
     view: str = INFERENCE
     begins: int = 0
     uses_extra: bool = False
+    pure: bool = True  # a call leaves it as it is
 
     @property
     def title(self) -> str:

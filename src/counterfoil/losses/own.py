@@ -23,8 +23,47 @@ _LIBRARIES = {  # of losses that take embeddings, and their adapters
 }
 
 
+class ForeignLoss(Loss):
+    """Base of losses around a module of somebody else, whose state is more than its tensors.
+
+    Counters and switches that a module keeps as plain attributes, as the place in a queue, are
+    saved and resumed with the run.
+    """
+
+    pure = False
+
+    @property
+    def unresumable(self) -> str:
+        for part in self.modules():
+            for name, value in vars(part).items():
+                if isinstance(value, Tensor):
+                    return (
+                        f"{type(part).__name__} keeps the tensor {name!r}, which is neither a "
+                        "parameter nor a buffer and is not saved"
+                    )
+        return ""
+
+    def get_extra_state(self) -> Tensor:
+        """Plain attributes of all modules inside, as bytes of JSON."""
+        plain = {
+            path: {name: value for name, value in vars(part).items() if _is_counter(name, value)}
+            for path, part in self.named_modules()
+            if path
+        }
+        return torch.frombuffer(bytearray(json.dumps(plain).encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Put back what `get_extra_state` has read."""
+        for path, plain in json.loads(bytes(state.tolist())).items():
+            vars(self.get_submodule(path)).update(plain)
+
+
+def _is_counter(name: str, value: object) -> bool:
+    return name != "training" and not name.startswith("_") and isinstance(value, bool | int | float)
+
+
 @final
-class OwnLoss(Loss):
+class OwnLoss(ForeignLoss):
     """A function or module ``(scores, positives[, mask]) -> scalar`` as a loss.
 
     It gets float32 copies:
@@ -70,7 +109,7 @@ class OwnLoss(Loss):
 
     @property
     def unresumable(self) -> str:
-        return _unresumable(self._function[0])
+        return _unresumable(self._function[0]) or super().unresumable
 
     def extra_repr(self) -> str:
         return "" if isinstance(self._function[0], nn.Module) else self.title

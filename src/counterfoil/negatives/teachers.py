@@ -241,8 +241,8 @@ class TargetStore:
         if stored.checkpoint == source.checkpoint:
             weights = "had the weights of the model, but read or used them in another way"
         raise ValueError(
-            f"teacher {teacher} of {folder} {weights}; it was trained or saved again, so ask the "
-            "teachers again"
+            f"teacher {teacher} of {folder} {weights}; it was trained or saved again, or is "
+            "another one, so ask the teachers again, into a new folder"
         )
 
 
@@ -695,8 +695,7 @@ class Teachers(NegativeSource):
         if not TARGETS.exists(self.store):
             write_targets(self.store, teachers, form="stored", precision="fp32")
         found = TargetStore.open(self.store, fingerprint=data.dataset.fingerprint)
-        for number, teacher in enumerate(teachers):
-            found.check(number, teacher.source, self.store)
+        self._check_same([teacher.source for teacher in teachers], found, self.store)
         weights = target_weighting(
             found.manifest.teachers, model.loss_scale, standardise=self.standardise
         )
@@ -704,6 +703,24 @@ class Teachers(NegativeSource):
         self._ensemble = TeacherEnsemble(
             teachers=stored_teachers(found, weights, networks.__getitem__)
         )
+
+    @staticmethod
+    def _check_same(given: Sequence[ModelSource], found: TargetStore, store: Path) -> None:
+        """Refuse a store of more or fewer teachers, in another order, or of others."""
+        stored = [teacher.source for teacher in found.manifest.teachers]
+        if len(stored) != len(given):
+            raise ValueError(
+                f"{store} holds the encodings of {len(stored)} teachers, not of {len(given)}; give "
+                "those in the order in which they were stored, or name another folder as store"
+            )
+        same = [one.same(other) for one, other in zip(stored, given, strict=True)]
+        if not all(same) and all(any(map(one.same, given)) for one in stored):
+            raise ValueError(
+                f"{store} holds these teachers in another order; give them in that order, or name "
+                "another folder as store"
+            )
+        for number, source in enumerate(given):
+            found.check(number, source, store)
 
     @staticmethod
     def _prepared(teacher: Model, model: RetrievalModel, data: ProcessedDataset) -> TeacherModel:

@@ -61,6 +61,16 @@ class Mined(ListedSource):
         remine: RemineConfig = _NO_REMINING,
     ) -> None:
         super().__init__(negatives)
+        for name, given, kind in (
+            ("sampling", sampling, SamplingConfig),
+            ("remine", remine, RemineConfig),
+        ):
+            if not isinstance(given, kind):
+                example = "every=2" if kind is RemineConfig else "texts=50, images=20"
+                raise ValueError(
+                    f"{name}={given!r:.40} is no {kind.__name__}; write "
+                    f"{name}={kind.__name__}({example})"
+                )
         if negatives is None and not remine.every:
             raise ValueError(
                 "Mined() has no lists to draw from; give what mine_hard_negatives returned, or let "

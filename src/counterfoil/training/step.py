@@ -282,8 +282,10 @@ class TrainingStep(TrainableModule[Batch]):
         """The loss if all scores were equal: 2·B·margin for a hinge on the hardest negative.
 
         None where it is unknown: for word losses, losses of embeddings, and for proposed pairs
-        before this batch's losses.
+        before this batch's losses; and for a module of the user, whose state a call may change.
         """
+        if any(isinstance(p, Loss) and not p.pure for p in self.objective.modules()):
+            return None
         if self.tiled:
             if self._flat is None:  # the same of every batch, which is the whole split
                 sides = [torch.zeros(size, 1, device=batch.device) for size in batch.block]

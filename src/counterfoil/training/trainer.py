@@ -768,9 +768,9 @@ def _check_resumable(objective: WeightedSum, *, resume: bool) -> None:
     for part in objective.modules():
         if isinstance(part, Loss) and part.unresumable:
             said = (
-                f"a training with the loss {part.title} cannot be resumed, since it is known again "
-                f"by its name and source: {part.unresumable}; write it as a function of its own, "
-                "def my_loss(scores, positives): …, or as a module"
+                f"a training with the loss {part.title} cannot be resumed with the same numbers: "
+                f"{part.unresumable}; write it as a function of its own, def my_loss(scores, "
+                "positives): …, or as a module whose state are parameters and buffers"
             )
             if resume:
                 raise ValueError(said)

@@ -35,12 +35,12 @@ from counterfoil.evaluation.metrics import (
     Protocol,
     RankedQueries,
     RecallMetrics,
+    TruthName,
     further_numbers,
     warn_of_ties,
 )
 from counterfoil.evaluation.protocols import evaluate_protocol, folds_of, protocol_by_name
 from counterfoil.evaluation.results import headline, result_table, results
-from counterfoil.evaluation.truth import Truth, TruthName
 from counterfoil.model import load_model
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.stages.base import Stage, models_content
@@ -49,16 +49,15 @@ from counterfoil.report.tables import TerminalTable
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import Tie, TopK
 from counterfoil.scoring.stream import stream_scores
-from counterfoil.scoring.true_places import TruePlaces
 
 if TYPE_CHECKING:
+    from counterfoil.evaluation.truth import Truth
     from counterfoil.pipelines.run import DataSource
 
 TOP = 10  # items of every list that are saved
 _T = TypeVar("_T")
 NUMBERS, TENSORS = "evaluation.json", "evaluation.safetensors"
 PARTS = ("ranks", "images", "folds")  # tensors of the ranked queries
-PLACES = tuple(each.name for each in fields(TruePlaces))  # where a truth says what else is true
 
 
 @final
@@ -162,6 +161,8 @@ class Evaluate(Stage):
 
     def known(self, dataset: ImageTextDataset) -> Truth | None:
         """What is true of a split; None for its own captions."""
+        if self.truth == "own" and self.judgements is None:
+            return None
         from counterfoil.evaluation.evaluate import truth_of
 
         return truth_of(dataset, self.truth, self.judgements, protocol_by_name(self.protocol))
@@ -378,7 +379,8 @@ def _ranks(report: EvaluationReport, prefix: str = "") -> dict[str, Tensor]:
         name = f"{prefix}{ranked.direction}"
         tensors |= {f"{name}_{part}": getattr(ranked, part).int() for part in PARTS}
         if (places := ranked.places) is not None:
-            tensors |= {f"{name}_places_{part}": getattr(places, part) for part in PLACES}
+            parts = (each.name for each in fields(places))
+            tensors |= {f"{name}_places_{part}": getattr(places, part) for part in parts}
             tensors[f"{name}_own"] = ranked.own
     return tensors
 
@@ -389,7 +391,9 @@ def _read_ranks(side: Direction, tensors: Mapping[str, Tensor], prefix: str = ""
     ranked = RankedQueries(side, ranks, images, folds)
     if f"{name}_own" not in tensors:
         return ranked
-    places = TruePlaces(*(tensors[f"{name}_places_{part}"] for part in PLACES))
+    from counterfoil.scoring.true_places import TruePlaces  # for those who asked
+
+    places = TruePlaces(*(tensors[f"{name}_places_{each.name}"] for each in fields(TruePlaces)))
     return replace(ranked, places=places, own=tensors[f"{name}_own"])
 
 
