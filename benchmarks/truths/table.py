@@ -133,12 +133,39 @@ def table(found: Mapping[str, Any]) -> str:
         f"(95 % interval {share['low']:.0f} to {share['high']:.0f}, over seeds and images; not "
         "declared)."
     )
+    rule = f"**Default by the rule**: {default_arm(found)}. {RULE}"
     note = (
         f"Differences are from “{BASE}” on equal seeds, with 95 % intervals over seeds and images "
         f"({RESAMPLES:,} resamples of both), not corrected for the number of rows. RSum: sum of "
         "both directions; the others: mean of both directions, over judged pairs."
     )
-    return "\n".join([*verdicts, "", order, "", *rows, "", note])
+    return "\n".join([*verdicts, "", rule, "", order, "", *rows, "", note])
+
+
+MARGIN = 1.0  # RSum; a lower bound above minus this is "not worse"
+RULE = (
+    f"An arm takes the place of {BASE} as the default if it encodes at most twice as many pairs; "
+    "if its dev RSum is higher beyond the interval, or not worse and its mAP of others higher "
+    "beyond the interval; and if on test its RSum is not worse and its mAP of others not lower "
+    f"beyond the interval. Not worse: the lower bound of the interval is above -{MARGIN:g} RSum. "
+    "Of several the one with the highest dev RSum."
+)
+
+
+def default_arm(found: Mapping[str, Any]) -> str:
+    """The arm that `RULE` makes the default."""
+    (base,) = (arm for arm in found["arms"] if arm["arm"] == BASE)
+    best, chosen = 0.0, BASE
+    for arm in found["arms"]:
+        if "differences" not in arm or arm["pairs"] > 2 * base["pairs"]:
+            continue
+        change, dev, _ = arm["differences"]["dev RSum"]
+        _, test, _ = arm["differences"][OWN]
+        _, low, high = arm["differences"][OTHERS]
+        better = dev > 0 or (dev > -MARGIN and low > 0)
+        if better and test > -MARGIN and high >= 0 and (chosen == BASE or change > best):
+            best, chosen = change, str(arm["arm"])
+    return chosen
 
 
 def _judged(contrast: Contrast, points: Mapping[str, Points]) -> Plain:

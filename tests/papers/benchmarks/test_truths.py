@@ -184,6 +184,31 @@ def test_arms_that_two_measures_order():
     assert (alike, low, high) == (33.3, 33.3, 33.3)
 
 
+@pytest.mark.parametrize(
+    ("dev", "test", "others", "pairs", "taken"),
+    [
+        ((2.0, 0.5, 3.5), (0.5, -0.9, 2.0), (-0.1, -0.3, 0.1), 60_000, True),
+        ((2.0, -0.5, 3.5), (0.5, -0.9, 2.0), (-0.1, -0.3, 0.1), 60_000, False),  # nothing better
+        ((0.1, -0.5, 0.7), (0.5, -0.9, 2.0), (0.2, 0.1, 0.3), 60_000, True),
+        ((-0.9, -1.5, 0.7), (0.5, -0.9, 2.0), (0.2, 0.1, 0.3), 60_000, False),  # worse on dev
+        ((2.0, 0.5, 3.5), (0.5, -1.1, 2.0), (0.2, 0.1, 0.3), 60_000, False),  # worse on test
+        ((2.0, 0.5, 3.5), (0.5, -0.9, 2.0), (-0.5, -0.9, -0.1), 60_000, False),  # others lower
+        ((2.0, 0.5, 3.5), (0.5, -0.9, 2.0), (0.2, 0.1, 0.3), 130_000, False),  # too dear
+    ],
+)
+def test_the_rule_of_the_default(dev, test, others, pairs, taken):
+    base = {"arm": arms.BASE, "pairs": 60_000}
+    measured = {"dev RSum": dev, "test RSum": test, "mAP of others": others}
+    weaker = {**measured, "dev RSum": (dev[0] - 0.1, *dev[1:])}
+    lines = [
+        base,
+        {"arm": "weaker", "pairs": pairs, "differences": weaker},
+        {"arm": "new", "pairs": pairs, "differences": measured},
+    ]
+    for order in (lines, lines[::-1]):
+        assert table.default_arm({"arms": order}) == ("new" if taken else arms.BASE)
+
+
 def test_seeds_that_are_not_shared():
     some = points(1, 0.0, 0.0)
     with pytest.raises(ValueError, match="share no seed"):
