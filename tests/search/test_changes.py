@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -176,9 +177,41 @@ def test_unreadable_pictures_are_left_out_of_an_addition(index, photos, capsys):
     paint(photos / "hill.png", "red")
     (photos / "lake.png").write_bytes(b"no picture")
     (photos / "snow.png").write_bytes(b"damaged since")
-    assert index.add(load_dataset(photos), skip_unreadable=True) == IndexUpdate(1, 0, 2)
+    update = index.add(load_dataset(photos), skip_unreadable=True)
+    assert update == IndexUpdate(1, 0, 2, damaged=1)
     assert "left out 2 unreadable pictures" in " ".join(capsys.readouterr().err.split())
-    assert sorted(index.vectors.images.rows) == ["beach.png", "hill.png", "snow.png", "wood.png"]
+    assert sorted(index.vectors.images.rows) == ["beach.png", "hill.png", "wood.png"]
+    paint(photos / "snow.png", "white")  # as from a backup
+    assert index.add(load_dataset(photos), skip_unreadable=True) == IndexUpdate(1, 0, 3)
+    stands(index, "snow.png", photos / "snow.png")
+
+
+def test_a_damaged_picture_goes_with_its_captions(index, photos):
+    table = [{"image": name, "captions": [name]} for name in ("beach.png", "snow.png")]
+    lines = "".join(f"{json.dumps(row)}\n" for row in table)
+    (photos / "captions.jsonl").write_text(lines)
+    index.add(load_dataset(photos))
+    before = len(index.vectors.texts)
+    (photos / "snow.png").write_bytes(b"damaged since")
+    update = index.add(load_dataset(photos), skip_unreadable=True)
+    assert (update.damaged, len(index.vectors.texts)) == (1, before - 1)
+    assert {hit.image_id for hit in index.search("snow", 9)} == {"beach.png", "wood.png"}
+
+
+def test_of_an_index_with_no_readable_picture_nothing_is_dropped(index, photos):
+    for path in photos.iterdir():
+        path.write_bytes(b"damaged since")
+    with pytest.raises(ValueError, match=r"none of the 3 pictures of .* can be read any more"):
+        index.add(load_dataset(photos), skip_unreadable=True)
+    assert len(index.vectors.images) == 3
+
+
+def test_an_entry_stays_whose_successor_cannot_be_read(index, photos, tmp_path):
+    (tmp_path / "trip").mkdir()
+    (tmp_path / "trip" / "beach.png").write_bytes(b"no picture")
+    dataset = load_dataset(tmp_path / "trip")
+    assert index.add(dataset, replace=True, skip_unreadable=True) == IndexUpdate(0, 0)
+    stands(index, "beach.png", photos / "beach.png")
 
 
 def test_an_index_inside_the_photos_is_not_indexed(photos, tmp_path):

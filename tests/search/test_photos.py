@@ -92,15 +92,17 @@ def test_one_command_in_a_folder_of_photos(photos, capsys, monkeypatch):
     Path("1.png").unlink()
     Image.new("RGB", (40, 40), "navy").save("2.png")
     Image.new("RGB", (40, 40), "red").save("trip/new.png")
-    Path("damaged.png").write_bytes(b"no picture")
+    for name in ("damaged.png", "3.png"):
+        Path(name).write_bytes(b"no picture")
     searched("--json", "--top", 20)
     shown = capsys.readouterr()
-    assert "1 new, 1 changed, 1 deleted" in " ".join(shown.err.split())
-    assert "left out 1 unreadable picture" in " ".join(shown.err.split())
+    told = " ".join(shown.err.split())
+    assert "11 photos; since the last search, 1 new, 1 changed, 1 deleted, 1 no longer" in told
+    assert "left out 2 unreadable pictures" in told
     names = {hit["id"] for hit in json.loads(shown.out)["results"]}
     kept = {
         "first.png",
-        *(f"{n}.png" for n in range(2, 9)),
+        *(f"{n}.png" for n in (2, *range(4, 9))),
         *(f"trip/{n}.png" for n in (9, 10, 11)),
     }
     assert names == {*kept, "trip/new.png"}

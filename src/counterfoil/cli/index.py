@@ -313,6 +313,7 @@ def update_note(update: IndexUpdate) -> str:
         + told(update.relabelled, "; columns of {} updated")
         + told(update.moved, "; {} known under another name or place")
         + told(update.pruned, "; dropped {} whose files are gone")
+        + told(update.damaged, "; dropped {} whose files can no longer be read")
         + told(update.gone, "; kept {} whose files are gone (--prune drops them)")
     )
 

@@ -38,6 +38,7 @@ class DatasetChanges:
         moved: the same, of pictures whose file has another path or name.
         moved_texts: captions of the index whose image has another id.
         pruned: rows of the index that go as their files are gone.
+        damaged: rows of the index that go as their files can no longer be read.
         gone: rows of the index that stay although their files are gone.
         unreadable: number of rows of the data set that are left out.
     """
@@ -50,6 +51,7 @@ class DatasetChanges:
     moved: list[KeptEntry] = field(default_factory=list)
     moved_texts: list[KeptEntry] = field(default_factory=list)
     pruned: list[int] = field(default_factory=list)
+    damaged: list[int] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
     unreadable: int = 0
 
@@ -199,10 +201,16 @@ def _prune(
             f"as {entries[0].place}; is the drive connected? To drop them all, delete the index"
         )
     changes.pruned.extend(gone)
-    replaced = set(changes.replaced_texts)
-    for entry in entries:
-        texts = index.texts.rows_by_image.get(entry.id, ())
-        changes.replaced_texts.extend(row for row in texts if row not in replaced)
+    changes.replaced_texts.extend(_further_texts(index, changes, entries))
+
+
+def _further_texts(
+    index: VectorIndex, changes: DatasetChanges, images: Sequence[IndexEntry]
+) -> list[int]:
+    """The captions of images that go, without those that go anyway."""
+    replaced, by_image = set(changes.replaced_texts), index.texts.rows_by_image
+    rows = (row for entry in images for row in by_image.get(entry.id, ()))
+    return [row for row in rows if row not in replaced]
 
 
 def _missing_rows(dataset: ImageTextDataset, index: VectorIndex) -> list[int]:
@@ -241,7 +249,14 @@ def _moved_entry(dataset: ImageTextDataset, row: int, entry: IndexEntry) -> Inde
 def without_unreadable_rows(
     dataset: ImageTextDataset, changes: DatasetChanges, index: VectorIndex
 ) -> DatasetChanges:
-    """Leave out the pictures that cannot be read, and their captions; what they replace stays."""
+    """Leave out the pictures that cannot be read, and their captions.
+
+    The entry of such a file goes: its picture is lost. That of another file, which the picture was
+    to replace, stays.
+
+    Raises:
+        ValueError: no picture of the index, and of the data set, can be read any more.
+    """
     rows = torch.tensor(changes.images, dtype=torch.long)
     subset = None if dataset.pictures is None else dataset.pictures.subset(rows)
     errors, _ = check_pictures(None if dataset.features is not None else subset)
@@ -255,7 +270,7 @@ def without_unreadable_rows(
     ids = {dataset.image_ids[row] for row in unreadable}
     images, texts = index.images, index.texts
     owners = dataset.text_to_image.tolist()
-    return replace(
+    changes = replace(
         changes,
         images=[row for row in changes.images if row not in unreadable],
         texts=[row for row in changes.texts if owners[row] not in unreadable],
@@ -263,6 +278,19 @@ def without_unreadable_rows(
         replaced_texts=[row for row in changes.replaced_texts if texts.entry(row).image not in ids],
         unreadable=len(errors),
     )
+    for row in sorted(unreadable):
+        known = images.rows.get(dataset.image_ids[row])
+        if known is not None and _same_file(dataset, row, images.entry(known)):
+            changes.damaged.append(known)
+    entries = [images.entry(row) for row in changes.damaged]
+    going = len(entries) + len(changes.pruned)
+    if entries and going == len(images) and not changes.images:
+        raise ValueError(
+            f"none of the {counted(len(entries), 'picture')} of {index.folder} can be read any "
+            f"more, such as {entries[0].place}; bring the files back, or delete the index"
+        )
+    changes.replaced_texts.extend(_further_texts(index, changes, entries))
+    return changes
 
 
 def with_id_prefix(dataset: ImageTextDataset, prefix: str) -> ImageTextDataset:

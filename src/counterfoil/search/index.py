@@ -179,6 +179,7 @@ class IndexUpdate:
         relabelled: number of images of which only the columns were updated.
         moved: number of images that were known, in files of another name or place.
         pruned: number of images dropped as their files are gone.
+        damaged: number of images dropped as their files can no longer be read.
         gone: number of images that stay although their files are gone.
     """
 
@@ -189,6 +190,7 @@ class IndexUpdate:
     relabelled: int = 0
     moved: int = 0
     pruned: int = 0
+    damaged: int = 0
     gone: int = 0
 
 
@@ -527,11 +529,12 @@ class SearchIndex:
             dataset: the data set; pictures beside its table are taken, too.
             replace: whether different images replace the entries with their ids.
             prune: whether entries go whose files are gone.
-            skip_unreadable: leave out new pictures that cannot be read, with a warning.
+            skip_unreadable: leave out pictures that cannot be read, with a warning; the entries of
+                files that were damaged since go.
 
         Raises:
             ValueError: there are such images and `replace` is false, all files of the index are
-                gone, the model cannot encode the data, or another process writes.
+                gone or damaged, the model cannot encode the data, or another process writes.
         """
         dataset = dataset.with_unlisted()
         # from before the long work: of two additions the second is refused at once
@@ -551,6 +554,7 @@ class SearchIndex:
             relabelled=len(changes.relabelled),
             moved=len(changes.moved),
             pruned=len(changes.pruned),
+            damaged=len(changes.damaged),
             gone=len(changes.gone),
         )
 
@@ -1174,7 +1178,12 @@ def _write(
     index.change(
         images=_with_kept(index.images, kept, images),
         texts=_with_kept(index.texts, rows.moved_texts, texts),
-        remove_images=[*rows.replaced_images, *rows.pruned, *(row for row, _ in kept)],
+        remove_images=[
+            *rows.replaced_images,
+            *rows.pruned,
+            *rows.damaged,
+            *(row for row, _ in kept),
+        ],
         remove_texts=[*rows.replaced_texts, *(row for row, _ in rows.moved_texts)],
     )
 

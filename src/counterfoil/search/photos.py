@@ -30,7 +30,8 @@ def open_photos(photos: Path, model: str = MODEL, *, rerank: Reranker | None = N
     """Open the index of a folder of photos, as its files are now.
 
     The first call makes it, in ``PHOTOS/.counterfoil``, one for each model; later calls add what is
-    new or has changed and drop what is gone. Captions and tables beside the photos are not read.
+    new or has changed and drop what is gone or can no longer be read. Captions and tables beside
+    the photos are not read.
 
     Args:
         photos: folder with pictures, at any depth.
@@ -56,6 +57,7 @@ def open_photos(photos: Path, model: str = MODEL, *, rerank: Reranker | None = N
         "changed": update.replaced,
         "renamed": update.moved,
         "deleted": update.pruned,
+        "no longer readable": update.damaged,
     }
     if told := ", ".join(f"{number:,} {word}" for word, number in changes.items() if number):
         number = counted(len(index.vectors.images), "photo")
