@@ -117,3 +117,20 @@ def test_no_command_where_the_best_came_before(models, tmp_path, capsys):
     settings = ("--lr", "1e-9", "--epochs", 3, "--output", tmp_path / "run")
     assert recipes_cases.run("train", *words, *settings) == 0
     assert "was the best" not in capsys.readouterr().out
+
+
+def test_a_plan_tells_the_length_on_these_data(capsys):
+    def told(data: str, *words: object) -> str:
+        assert recipes_cases.run("train", "mobilenet", "--data", data, "--plan", *words) == 0
+        return " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+    few = told("scenes:images=60")  # batches of 128 captions, and at least 300 steps
+    assert "epochs=7" in few
+    assert "length: 150 epochs of 2 steps, 300 steps in all; measured on 10 images of dev" in few
+    assert "of dev every 13 epochs; the last epoch is kept" in few
+    assert "length: 2 epochs of 2 steps, 4 steps in all" in told("scenes:images=60", "--epochs", 2)
+    more = told("scenes:images=110,dev=50,test=10")
+    assert "on 50 images of dev every 13 epochs; ended by 6 evaluations that are no better" in more
+    assert "length: 1 epoch of 2 steps, 1 step in all" in told(
+        "scenes:images=60", "--set", "*.steps=1"
+    )

@@ -133,7 +133,10 @@ Track = Annotated[
     typer.Option(help="Send metrics to wandb or tensorboard too; repeatable."),
 ]
 ShowPlan = Annotated[
-    bool, typer.Option("--plan", help="Show the stages with all settings, and train nothing.")
+    bool,
+    typer.Option(
+        "--plan", help="Show the stages with all settings and their length, and train nothing."
+    ),
 ]
 Teacher = Annotated[list[str] | None, typer.Option(help="Teacher model of ndgl; repeatable.")]
 
@@ -221,7 +224,7 @@ def train(
     for reason in clip.mining_reasons(recipe, dataset):
         output(reason)
     if show_plan:
-        print_plan(recipe)
+        print_plan(recipe, dataset)
         return
     folder = folder or Path("runs") / recipe.name
     if not run_pipeline(recipe, source, folder, resume=resume, minutes=minutes):

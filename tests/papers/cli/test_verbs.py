@@ -411,6 +411,7 @@ def test_train_shows_its_plan_and_writes_nothing(printed, tmp_path, monkeypatch)
     knobs = ("--epochs", 3, "--precision", "bf16", "--track", "tensorboard", "--device", "cpu")
     shown = printed("train", "vsepp", "--data", SCENES, *knobs, "--plan")
     assert "epochs=3" in shown
+    assert "length: 3 epochs of 2 steps, 6 steps in all; measured on 6 images of dev" in shown
     assert "precision='bf16'" in shown
     assert "track=['tensorboard']" in shown
     assert not list(tmp_path.iterdir())
