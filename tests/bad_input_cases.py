@@ -374,6 +374,7 @@ run aoq --minutes -1 => '--minutes' | greater than
 mine vectors --output x --texts-per-image 0 => '--texts-per-image' | greater than or equal to 1
 features a b --model c --batch-size 0 => '--batch-size' | greater than or equal to 1
 serve nowhere => nowhere is no index | counterfoil index
+serve model index other => 3 places are given | a model and the folder
 serve nowhere --port 70000 => '--port' | 70000
 serve nowhere --depth 0 => '--depth' | 0
 serve nowhere --seconds 0 => '--seconds' | greater than

@@ -37,13 +37,15 @@ app = typer.Typer(rich_markup_mode="markdown")
     "counterfoil serve photos.index/ --host 0.0.0.0 --port 80 --key-file key.txt",
 )
 def serve(
-    model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="Model; default the model of the index.")
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] INDEX",
+            help="Folder that `counterfoil index` made; before it the model that made it, if that "
+            "is no longer where it was.",
+        ),
     ],
     data: Data = None,
-    index: Annotated[
-        str | None, typer.Argument(metavar="INDEX", help="Folder that `counterfoil index` made.")
-    ] = None,
     device: Device = None,
     explainer: Explainer = None,
     rerank: Rerank = None,
@@ -73,6 +75,12 @@ def serve(
         from counterfoil.serve.run import serve as start
         from counterfoil.serve.settings import MEGABYTE, ServerSettings
 
+    if len(places) > 2:
+        raise ValueError(
+            f"{len(places)} places are given; give the folder of an index, or a model and the "
+            "folder, as in `counterfoil serve runs/mine photos.index/`"
+        )
+    model, folder = places[0] if len(places) == 2 else None, places[-1]
     key = _key(key, key_file)
     settings = ServerSettings(
         host=host,
@@ -82,10 +90,9 @@ def serve(
         upload=int(upload * MEGABYTE),
         seconds=seconds,
     )
-    name, folder = (None, model) if index is None else (model, index)
     start(
         Path(folder),
-        model=name,
+        model=model,
         explainer=explainer,
         rerank=rerank,
         depth=depth,
