@@ -83,11 +83,12 @@ def test_the_command_to_go_on_goes_on(tune, models, tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     data = photos(Path("my photos"))
     words = ("contrastive", "--model", models / "clip", "--tune", tune, "--data", data)
-    settings = ("--lr", "1e-4", "--epochs", 2, "--set", "*.select=t2i_r10")
+    settings = ("--lr", "1e-4", "--epochs", 2, "--set", "*.select=t2i_r10", "--set=*.least_dev=0")
     monkeypatch.setattr(DevEvaluation, "on_epoch_end", rising(DevEvaluation.on_epoch_end))
     assert recipes_cases.run("train", *words, *settings, "--output", "a run") == 0
     out = capsys.readouterr().out
-    assert "tuned: the last evaluation on dev was the best, so more steps may help" in out
+    best = "the last evaluation on dev was the best, so more steps may help"
+    assert f"tuned: still improving: {best}; this goes on from there:\n" in out
     again = pasted(out)
     assert again[-2:] == ["--set=tuned.start=a run/tuned", "--output=a run-2"]
     before = {path: path.read_bytes() for path in Path("a run").rglob("*") if path.is_file()}
@@ -115,8 +116,27 @@ def test_no_command_where_the_best_came_before(models, tmp_path, capsys):
     data = photos(tmp_path / "photos")
     words = ("contrastive", "--model", models / "clip", "--tune", "frozen", "--data", data)
     settings = ("--lr", "1e-9", "--epochs", 3, "--output", tmp_path / "run")
-    assert recipes_cases.run("train", *words, *settings) == 0
-    assert "was the best" not in capsys.readouterr().out
+    assert recipes_cases.run("train", *words, *settings, "--set=*.least_dev=0") == 0
+    out = capsys.readouterr().out
+    assert "was the best" not in out
+    assert "counterfoil train" not in out
+    assert [line for line in out.splitlines() if line.startswith("tuned: converged: dev was no")]
+
+
+def test_few_photos_of_dev_choose_nothing_at_any_length(models, tmp_path, capsys):
+    """As many epochs as were asked for are made, and the last is kept; the loss tells the rest."""
+    data = photos(tmp_path / "photos")
+    words = ("contrastive", "--model", models / "clip", "--tune", "frozen", "--data", data)
+    assert recipes_cases.run("train", *words, "--epochs", 1, "--output", tmp_path / "run") == 0
+    shown = capsys.readouterr()
+    assert "fewer than 50" in shown.err
+    assert "(best)" not in shown.err
+    assert "last epoch 1 of 1" in shown.err
+    told = [line for line in shown.out.splitlines() if line.startswith("tuned: ")]
+    few = "dev has fewer than 50 images, too few to tell by"
+    few += ", and 2 steps are too few to tell by the loss"
+    assert told == [f"tuned: cannot tell whether it converged: {few}; this goes on from there:"]
+    assert pasted(shown.out)[-1] == f"--output={tmp_path / 'run-2'}"
 
 
 def test_a_plan_tells_the_length_on_these_data(capsys):

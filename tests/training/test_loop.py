@@ -356,15 +356,35 @@ def test_a_small_dev_split_chooses_nothing() -> None:
     plan = replace(FEW, patience=2, least_dev=50)
     assert plan.on_dev(49) == replace(plan, keep_last=True, patience=0)
     assert plan.on_dev(50) == plan.on_dev(0) == plan
-    assert plan.of_epochs(2).on_dev(3) == replace(PLAN, epochs=2)
+    asked = replace(PLAN, epochs=2, least_dev=50)
+    assert plan.of_epochs(2).on_dev(3) == replace(asked, keep_last=True)
+    assert plan.of_epochs(2).on_dev(50) == asked
+    assert PLAN.of_epochs(2).on_dev(3) == replace(PLAN, epochs=2)  # as papers choose
+
+
+def test_a_single_evaluation_is_not_the_best(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fitted, _ = train(tmp_path, PLAN.of_epochs(1), evaluate=figures(7))
+    assert capsys.readouterr().err.splitlines()[-1] == "epoch 1 of 1: dev rsum 7.00"
+    assert best_epoch_note(fitted, "RSum") == "last epoch 1 of 1, dev RSum 7.0"
+    assert fitted.kept == "epoch 1, the last"
+    assert fitted.convergence is not None
+    assert fitted.convergence.why == (
+        "a single evaluation on dev tells nothing, and 5 steps are too few to tell by the loss"
+    )
 
 
 def test_without_dev_patience_ends_nothing(tmp_path: Path) -> None:
     fitted, _ = train(tmp_path, replace(FEW, patience=1), evaluate=None)
-    assert (fitted.steps, fitted.best, fitted.improving) == (45, None, False)
+    assert (fitted.steps, fitted.best) == (45, None)
+    assert fitted.convergence is not None
+    assert fitted.convergence.why.startswith("there is no dev split to tell by; the training loss ")
 
 
-def test_a_warm_up_of_the_loss_is_not_counted(tmp_path: Path) -> None:
+def test_a_warm_up_of_the_loss_is_not_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The best of the first 30 steps is no measure of the loss that follows."""
     warm = SwitchAfter(first=SumTripletLoss(), second=HardestTripletLoss(), steps=30)
     objective = WeightedSum(terms={"t": (1.0, warm)})
@@ -372,3 +392,47 @@ def test_a_warm_up_of_the_loss_is_not_counted(tmp_path: Path) -> None:
     fitted, _ = train(tmp_path, plan, evaluate=figures(9, 8, 7, 2, 3), objective=objective)
     assert fitted.best is not None
     assert (fitted.steps, fitted.best.step) == (45, 45)
+    assert best_epoch_note(fitted, "RSum") == (
+        "best epoch 9 of 9, dev RSum 3.0; of epochs 8 to 9: the loss warmed up until step 30"
+    )
+    said = capsys.readouterr().err.splitlines()
+    assert (
+        said[0] == "epoch 2 of 9: dev rsum 9.00, not kept: the loss still warms up, until step 30"
+    )
+    assert said[-1] == "epoch 9 of 9: dev rsum 3.00 (best)"
+
+
+@pytest.mark.parametrize(
+    ("dev", "settled", "state", "why"),
+    [
+        ((1, 2, 3, 4, 5), 0, "still improving", "the last evaluation on dev was the best"),
+        ((1, 2, 3, 4, 5), 30, "still improving", "the last evaluation on dev was the best"),
+        ((1, 2, 9, 4, 5), 0, "converged", "dev was no better after epoch 6"),
+        ((1, 2, 9, 5, 4), 30, "converged", "dev was no better after epoch 8"),
+        ((1, 2, 9, 4, 5), 30, "cannot tell", "best behind the warm-up of the loss, but one inside"),
+        ((1, 2, 3, 4, 5), 40, "cannot tell", "a single evaluation on dev behind the warm-up"),
+    ],
+)
+def test_the_end_says_whether_dev_still_rises(
+    dev: Any, settled: int, state: str, why: str, tmp_path: Path
+) -> None:
+    """Steps of evaluations: 10, 20, 30, 40 and 45."""
+    warm = SwitchAfter(first=SumTripletLoss(), second=SumTripletLoss(margin=0.1), steps=settled)
+    objective = WeightedSum(terms={"t": (1.0, warm)})
+    fitted, _ = train(tmp_path, FEW, evaluate=figures(*dev), objective=objective)
+    assert fitted.convergence is not None
+    assert fitted.convergence.state.startswith(state)
+    assert why in fitted.convergence.why
+    assert fitted.improving == (state == "still improving")
+
+
+def test_few_photos_of_dev_leave_it_to_the_loss(tmp_path: Path) -> None:
+    plan = replace(FEW, least_dev=50).on_dev(9)
+    fitted, _ = train(tmp_path, plan, evaluate=figures(1, 2, 3, 4, 5))
+    assert fitted.convergence is not None
+    assert fitted.convergence.why.startswith(
+        "dev has fewer than 50 images, too few to tell by; the"
+    )
+    stopped, _ = train(tmp_path / "stopped", replace(plan, minutes=1e-9), evaluate=figures())
+    assert stopped.convergence is None
+    assert not stopped.improving

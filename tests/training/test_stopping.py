@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from counterfoil.training.stopping import StopMonitor, watch_for_stop
+from counterfoil.training.stopping import StopMonitor, loss_convergence, watch_for_stop
 
 
 @pytest.mark.parametrize(("minutes", "decided"), [(0, (None, False)), (1e-9, ("minutes", True))])
@@ -72,3 +72,33 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert seen == [(before, "minutes")]
+
+
+UNKNOWN = "cannot tell whether it converged"
+
+
+@pytest.mark.parametrize(
+    ("losses", "settled", "state"),
+    [
+        ([10 - 0.5 * n for n in range(10)], 0, "still improving"),
+        ([4 + 0.05 * (-1) ** n - 0.08 * n for n in range(30)], 0, "still improving"),
+        ([4 + 0.05 * (-1) ** n for n in range(30)], 0, "converged"),
+        ([4 - 0.001 * n for n in range(30)], 0, "converged"),  # by less than two percent
+        ([1 + 0.3 * n for n in range(10)], 0, "converged"),  # it rises
+        ([4 + 0.02 * n for n in range(10)], 0, "converged"),
+        ([9, 9, 8, 8, 7, 7, 4, 4, 4, 4], 0, "converged"),
+        ([4 + (-1) ** n for n in range(30)], 0, UNKNOWN),
+        ([0.0] * 10, 0, "converged"),
+        ([3, 2, 1], 0, UNKNOWN),
+        ([10 - 0.5 * n for n in range(10)], 61, UNKNOWN),  # of 100 steps
+        ([10 - 0.5 * n for n in range(10)], 60, "still improving"),
+        ([], 0, UNKNOWN),
+    ],
+)
+def test_the_training_loss_tells(losses: list[float], settled: int, state: str) -> None:
+    lines = [{"step": 10 * n, "loss": loss} for n, loss in enumerate(losses, 1)]
+    lines.insert(len(lines) // 2, {"step": 10, "dev_rsum": 300.0})
+    told = loss_convergence(lines, steps=10 * len(losses), settled=settled, why="no dev")
+    assert told.state == state
+    assert told.why.startswith("no dev")
+    assert ("more steps may help" in told.why) == (state == "still improving")

@@ -231,7 +231,7 @@ def train(
         raise typer.Exit(STOPPED)
     _link_model(folder, recipe)
     tell_model(folder, source)
-    _say_improving(context, folder, recipe)
+    _say_convergence(context, folder, recipe)
 
 
 def _link_model(folder: Path, recipe: Recipe) -> None:
@@ -251,33 +251,40 @@ def _link_model(folder: Path, recipe: Recipe) -> None:
         link.symlink_to(place)
 
 
-def _say_improving(context: typer.Context, folder: Path, recipe: Recipe) -> None:
-    """Say which trainings ended on their best evaluation, with the command to go on from there."""
+def _say_convergence(context: typer.Context, folder: Path, recipe: Recipe) -> None:
+    """Say whether more steps may help each training, with the command to go on where more may."""
     from counterfoil.core import distributed
     from counterfoil.model import MODEL
     from counterfoil.saved import read_card
 
-    names = [
-        stage.name
+    if distributed.rank():
+        return
+    told = [
+        (stage.name, found)
         for stage in recipe.stages
         if stage.kind == "train"
-        and read_card(folder / stage.name / MODEL).provenance.get("improving")
+        and (found := read_card(folder / stage.name / MODEL).provenance.get("convergence"))
     ]
-    if not names or distributed.rank():
+    told.sort(key=lambda each: each[1]["state"] != "converged")  # so that these come last
+    starts = [
+        f"--set={name}.start={folder / name}"
+        for name, found in told
+        if found["state"] != "converged"
+    ]
+    said = "\n".join(f"{name}: {found['state']}: {found['why']}" for name, found in told)
+    if not starts:
+        if said:
+            output(said)
         return
     before = re.sub(r"-\d+$", "", str(folder))  # this may be the second of its name
     base = before if Path(before).is_dir() else str(folder)
     number = next(n for n in itertools.count(2) if not Path(f"{base}-{n}").exists())
-    starts = [f"--set={name}.start={folder / name}" for name in names]
     command = typed_command(
         context,
         without=("folder", "resume", "minutes"),
         more=(*starts, f"--output={base}-{number}"),
     )
-    output(
-        f"{' and '.join(names)}: the last evaluation on dev was the best, so more steps may help; "
-        f"this goes on from there:\n{command}"
-    )
+    output(f"{said}; this goes on from there:\n{command}")
 
 
 def _batch(text: str) -> int:

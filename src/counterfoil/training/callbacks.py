@@ -174,8 +174,8 @@ class CollapseWarning(Callback):
 class DevEvaluation(Callback):
     """Evaluates the model after each epoch, or every few, and saves the weights of the best one.
 
-    An epoch inside a warm-up of the loss is the best only until the first one after it: its model
-    was trained by another loss.
+    An epoch inside a warm-up of the loss does not compete, since its model was trained by another
+    loss; if no step is behind the warm-up, all compete.
     """
 
     def __init__(self, evaluate: DevMetrics) -> None:
@@ -187,11 +187,11 @@ class DevEvaluation(Callback):
         began, progress, select = time.monotonic(), loop.progress, loop.config.select
         with loop.evaluation_model() as model:
             dev = {name: float(figure) for name, figure in self.evaluate(model).items()}
-        value, best = selection_value(dev, select), progress.best
-        warm_up = warm_up_steps(loop.module, loop.config.accumulate)
-        first = best is None or best.step <= warm_up < progress.step
-        better = loop.config.keep_last or first or best is None or value > best.value
-        highest = None if first else progress.highest
+        value, best, highest = selection_value(dev, select), progress.best, progress.highest
+        competes = progress.step > loop.warm_up
+        better = competes and (loop.config.keep_last or best is None or value > best.value)
+        if competes:
+            progress.first = progress.first or loop.epoch
         progress.rising = highest is None or value > highest
         progress.highest = value if highest is None else max(value, highest)
         if better:
@@ -200,7 +200,10 @@ class DevEvaluation(Callback):
         figures = {f"dev_{name}": figure for name, figure in dev.items()}
         seconds = round(time.monotonic() - began, 3)
         loop.metrics.write(progress.step, {"epoch": loop.epoch, **figures, "dev_seconds": seconds})
-        mark = " (best)" if better and not loop.config.keep_last else ""
+        alone = progress.first == loop.epoch and progress.step == loop.total
+        mark = " (best)" if better and not loop.config.keep_last and not alone else ""
+        if not competes:
+            mark = f", not kept: the loss still warms up, until step {loop.warm_up:,}"
         loop.summary += f": dev {select} {value:.2f}{dev_sample_note(dev)}{mark}"
 
 

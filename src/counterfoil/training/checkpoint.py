@@ -91,6 +91,7 @@ class TrainProgress:
     metrics: int = 0  # bytes of ``metrics.jsonl`` that belong to these steps
     best: BestEpoch | None = None  # so far
     highest: float | None = None  # dev figure so far, also of an epoch that is not kept
+    first: int = 0  # epoch whose dev figure competed first: the first behind a warm-up of the loss
     rising: bool = False  # the last dev figure is that
     window: Mapping[str, float] = field(default_factory=dict)  # sums since the last metrics line
     windowed: int = 0  # steps in these sums

@@ -445,9 +445,7 @@ class TrainConfig:
 
     def of_epochs(self, epochs: int) -> TrainConfig:
         """The settings with a length that was asked for: so many epochs, each measured on dev."""
-        return replace(
-            self, epochs=epochs, least_steps=0, evaluate_every=0, patience=0, least_dev=0
-        )
+        return replace(self, epochs=epochs, least_steps=0, evaluate_every=0, patience=0)
 
     def numbers(self) -> dict[str, Any]:
         """The settings that change the result, JSON-ready: time limits and logging are left out."""

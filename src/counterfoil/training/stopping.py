@@ -1,14 +1,16 @@
-"""Time limits, signals and the interval between checkpoints."""
+"""Time limits, signals, the interval between checkpoints, and whether a training has converged."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import fmean, variance
 from types import FrameType
-from typing import Literal, final
+from typing import Any, Literal, final
 
 from counterfoil.core import distributed
 
@@ -82,3 +84,61 @@ def watch_for_stop(minutes: float, save_minutes: float) -> Iterator[StopMonitor]
             signal.signal(number, handler)
         if watch.signal_number is not None and not watch.handled:
             signal.raise_signal(watch.signal_number)
+
+
+# Whether more steps would help
+
+
+State = Literal["converged", "still improving", "cannot tell whether it converged"]
+_UNKNOWN: State = "cannot tell whether it converged"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Convergence:
+    """Whether a training that ended would gain by more steps, and how that is known, in words."""
+
+    state: State
+    why: str
+
+
+_SMALL = 0.02  # share of the loss: a smaller fall is none, and larger noise hides one
+
+
+def loss_convergence(
+    lines: Sequence[Mapping[str, Any]], *, steps: int, settled: int, why: str
+) -> Convergence:
+    """Tell from the training loss: the mean of the last fifth of the steps and of the one before.
+
+    It still falls if these differ by more than twice the standard error of their difference, over
+    lines of metrics, and by more than two percent. Where that error could hide such a fall, it is
+    not known.
+
+    Args:
+        lines: of ``metrics.jsonl``.
+        steps: optimiser steps made.
+        settled: steps after which the loss was the same throughout.
+        why: reason that dev does not tell, in words.
+    """
+    losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    earlier = [loss for step, loss in losses if 0.6 * steps < step <= 0.8 * steps]
+    last = [loss for step, loss in losses if 0.8 * steps < step]
+    if min(len(earlier), len(last)) < 2 or settled > 0.6 * steps:
+        after = f" after the warm-up of the loss, step {settled:,}," if settled else ""
+        return Convergence(
+            _UNKNOWN, f"{why}, and {steps:,} steps are too few{after} to tell by the loss"
+        )
+    before, now = fmean(earlier), fmean(last)
+    fall = before - now
+    noise = 2 * (variance(earlier) / len(earlier) + variance(last) / len(last)) ** 0.5
+    least = _SMALL * abs(before)
+    said = f"{why}; the training loss"
+    if fall > max(noise, least):
+        return Convergence(
+            "still improving",
+            f"{said} was still falling, from {before:.3g} to {now:.3g} between the last two fifths "
+            "of the steps, so more steps may help, or overfit",
+        )
+    if noise > least and fall + noise > least:
+        return Convergence(_UNKNOWN, f"{said} varied too much to see whether it still falls")
+    return Convergence("converged", f"{said} no longer falls ({now:.3g})")

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, cast, final
@@ -62,7 +62,7 @@ from counterfoil.training.config import (
     TrainConfig,
     WeightAverage,
 )
-from counterfoil.training.logging import MetricsLog, check_trackers
+from counterfoil.training.logging import MetricsLog, check_trackers, read_metrics
 from counterfoil.training.mined import Mined
 from counterfoil.training.record import training_record
 from counterfoil.training.step import (
@@ -75,7 +75,13 @@ from counterfoil.training.step import (
     check_tiled,
     source_names,
 )
-from counterfoil.training.stopping import StopMonitor, StopReason, watch_for_stop
+from counterfoil.training.stopping import (
+    Convergence,
+    StopMonitor,
+    StopReason,
+    loss_convergence,
+    watch_for_stop,
+)
 
 _LINES = 3  # of a training, where its epochs are short
 _QUIET = 600  # seconds after which an epoch has its line anyway
@@ -93,8 +99,10 @@ class TrainResult:
     seconds: float  # training time over all sessions
     metrics: Path  # of ``metrics.jsonl``
     planned: int  # optimiser steps, if dev goes on improving
-    improving: bool  # the last evaluation of those planned is the best: more steps may help
+    convergence: Convergence | None  # whether more steps may help; None if it was stopped
     keep_last: bool  # `best` is the last epoch, whatever dev says
+    warm_up: int = 0  # first steps with another loss, whose epochs were not kept
+    first: int = 0  # epoch that competed on dev
 
     @property
     def finished(self) -> bool:
@@ -104,9 +112,21 @@ class TrainResult:
     @property
     def kept(self) -> str:
         """The epoch whose weights were kept, and why, in words."""
+        if self.best and self.chosen:
+            return f"epoch {self.best.epoch}, the best on dev"
+        return f"epoch {self.best.epoch if self.best else self.epochs}, the last"
+
+    @property
+    def chosen(self) -> bool:
+        """True if dev chose among several epochs."""
         if self.best is None or self.keep_last:
-            return f"epoch {self.best.epoch if self.best else self.epochs}, the last"
-        return f"epoch {self.best.epoch}, the best on dev"
+            return False
+        return self.first < self.best.epoch or self.best.step < self.steps
+
+    @property
+    def improving(self) -> bool:
+        """True if more steps may help."""
+        return self.convergence is not None and self.convergence.state == "still improving"
 
     def provenance(
         self,
@@ -125,7 +145,7 @@ class TrainResult:
             "seed": plan.seed,
             "epochs": self.epochs,
             "kept": self.kept,
-            "improving": self.improving,
+            "convergence": self.convergence and asdict(self.convergence),
             "training": record,
         }
 
@@ -159,6 +179,8 @@ class TrainingLoop(Generic[B]):
         self.total = config.total(self.batches_per_epoch)
         self.epochs = config.all_epochs(self.batches_per_epoch)
         self.apart = config.epochs_per_evaluation(self.batches_per_epoch)  # evaluations, in epochs
+        warm_up = warm_up_steps(module, config.accumulate)
+        self.warm_up = warm_up if warm_up < self.total else 0  # steps whose epochs do not compete
         # before the optimiser and the average are built: both read which parameters are trained
         seed_everything(config.seed)
         config.optimiser.freeze_in(module)
@@ -198,8 +220,6 @@ class TrainingLoop(Generic[B]):
         best, patience = self.progress.best, self.config.patience
         if not patience or best is None:
             return False
-        if best.step <= warm_up_steps(self.module, self.config.accumulate):
-            return False
         rounds = self.per_epoch * self.apart  # steps
         return self.progress.step // rounds - best.step // rounds >= patience
 
@@ -230,7 +250,6 @@ class TrainingLoop(Generic[B]):
         for callback in self.callbacks:
             callback.on_train_end(self)
         at, epochs = self.progress, self.progress.step // self.per_epoch
-        ended = self.stop_reason == "finished" and at.step == self.total
         return TrainResult(
             steps=at.step,
             epochs=epochs,
@@ -239,9 +258,39 @@ class TrainingLoop(Generic[B]):
             seconds=at.seconds,
             metrics=path,
             planned=self.total,
-            improving=ended and at.rising,
+            convergence=self._convergence(path) if self.stop_reason == "finished" else None,
             keep_last=self.config.keep_last,
+            warm_up=self.warm_up,
+            first=at.first,
         )
+
+    def _convergence(self, metrics: Path) -> Convergence:
+        """Tell by dev where it chooses the epoch, else by the training loss."""
+        at, config = self.progress, self.config
+        if at.best is None:
+            why = "there is no dev split to tell by"
+        elif config.keep_last and config.least_dev:
+            why = f"dev has fewer than {config.least_dev} images, too few to tell by"
+        elif at.first == self.epoch:
+            after = " behind the warm-up of the loss" if self.warm_up else ""
+            why = f"a single evaluation on dev{after} tells nothing"
+        elif at.rising:
+            return Convergence(
+                "still improving", "the last evaluation on dev was the best, so more steps may help"
+            )
+        elif config.keep_last:
+            return Convergence("converged", "an evaluation on dev before the last was as good")
+        elif at.best.step == at.step:
+            return Convergence(
+                "cannot tell whether it converged",
+                "the last evaluation on dev was the best behind the warm-up of the loss, but one "
+                "inside it was as good",
+            )
+        else:
+            return Convergence("converged", f"dev was no better after epoch {at.best.epoch}")
+        lines = read_metrics(metrics) if metrics.exists() else []
+        settled = warm_up_steps(self.module, config.accumulate)
+        return loss_convergence(lines, steps=at.step, settled=settled, why=why)
 
     def save(self) -> None:
         """Write a checkpoint; every process calls this."""
@@ -641,11 +690,14 @@ class Trainer:
                 f"({result.stop_reason}); train again with resume=True to continue"
             )
         tuned = self._save(result, facts)
-        if result.improving:
+        if result.convergence:
+            again = (
+                f"; cf.Trainer({_again(self.model, self.output)}, …) with another output goes on "
+                "from there"
+            )
             info(
-                f"{self.output}: the last of {result.steps:,} steps was the best on dev, so more "
-                f"may help; cf.Trainer({_again(self.model, self.output)}, …) with another output "
-                "goes on from there"
+                f"{self.output}: {result.convergence.state}: {result.convergence.why}"
+                f"{again if result.improving else ''}"
             )
         return tuned
 

@@ -272,10 +272,13 @@ def best_epoch_note(fitted: TrainResult, figure: str) -> str:
         return f"{fitted.epochs} epochs"
     on = dev_sample_note(fitted.best.dev)
     epochs = max(fitted.epochs, fitted.best.epoch)  # the last one may be cut short
-    kept = "last" if fitted.keep_last else "best"
+    kept = "best" if fitted.chosen else "last"
     note = f"{kept} epoch {fitted.best.epoch} of {epochs}, dev {figure} {fitted.best.value:.1f}{on}"
     if fitted.finished and fitted.steps < fitted.planned:
         note += f"; stopped after {fitted.steps:,} of {fitted.planned:,} steps, no better since"
+    if fitted.warm_up and fitted.first and not fitted.keep_last:
+        competed = f"{fitted.first} to {epochs}" if fitted.chosen else f"{epochs} alone"
+        note += f"; of epochs {competed}: the loss warmed up until step {fitted.warm_up:,}"
     return note
 
 
