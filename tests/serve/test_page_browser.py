@@ -205,10 +205,10 @@ def test_filters_are_chosen_shown_and_in_the_address(opened, tabled):
     opened.go_back()
     told("7 pictures")
     assert opened.url == address
-    opened.go_back()
-    opened.go_back()
+    opened.go_back()  # before all filters
     until(opened, "!document.querySelector('#told').textContent.includes('where')")
     assert opened.input_value("#columns select") == ""
+    assert opened.get_by_label("year").input_value() == ""
     opened.goto("about:blank")
     opened.goto(f"{tabled}?text=a+dog&where=note~note+7&where=album>a")
     told("where album>a and note~note 7")
@@ -258,6 +258,11 @@ def test_dates_have_a_first_and_a_last_day(opened, dated):
     ]
     assert opened.evaluate("document.documentElement.scrollWidth") <= opened.viewport_size["width"]
     address = opened.url
+    opened.go_back()  # both dates are one step
+    until(opened, "document.querySelectorAll('#found li').length === 8")
+    assert opened.get_by_label("taken from").input_value() == ""
+    opened.go_forward()
+    until(opened, "document.querySelectorAll('#found li').length === 3")
     opened.goto("about:blank")
     opened.goto(address)
     until(opened, "document.querySelectorAll('#found li').length === 3")

@@ -134,6 +134,14 @@
     unknown = left;
     if (conditions.length) find("filters").open = true;
   };
+  let filtering = false; // whether a filter is being changed, and nothing else of the query
+  const filter = () => {
+    unknown = [];
+    if (`${where()}` === filteredBy) return;
+    filtering = true;
+    again(true);
+    filtering = false;
+  };
   const offer = (columns) => {
     const before = where();
     find("filters").hidden = !columns.length;
@@ -143,7 +151,7 @@
       if (operator) {
         const label = make("label", "", `${column.name} ${operator === "<" ? "to" : "from"}`), control = make("input");
         Object.assign(control, { type: "date", column, operator });
-        control.onchange = () => { unknown = []; if (`${where()}` !== filteredBy) again(true); };
+        control.onchange = filter;
         label.append(control);
         return label;
       }
@@ -156,7 +164,7 @@
         control.autocomplete = "off";
       }
       control.column = column;
-      control.onchange = () => { unknown = []; if (`${where()}` !== filteredBy) again(true); };
+      control.onchange = filter;
       // enter would send the form, which begins a new query without its examples
       control.onkeydown = (event) => { if (event.key === "Enter" && !few) { event.preventDefault(); control.onchange(); } };
       label.append(control);
@@ -282,9 +290,10 @@
     }
     const address = query ? `?${words}` : "";
     // an address that says the same in other words is replaced, or the back button would stay at it
-    const how = restoring || inside ? "replaceState" : "pushState";
+    const refiltered = filtering && history.state?.filters; // one step back undoes all filters
+    const how = restoring || inside || refiltered ? "replaceState" : "pushState";
     if (address === location.search) return;
-    history[how](null, "", address || location.pathname);
+    history[how](filtering ? { filters: true } : null, "", address || location.pathname);
     inside = false;
   };
   const restore = () => {
