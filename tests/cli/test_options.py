@@ -34,6 +34,7 @@ from counterfoil.pipelines.run import DataSource
 )
 def test_settings_follow_the_name_of_data(text, source):
     assert DataSource.of(text) == source
+    assert DataSource.of(source.typed) == source
 
 
 def test_a_path_that_exists_has_no_settings(tmp_path, monkeypatch):

@@ -66,6 +66,121 @@ def test_the_model_of_a_run_is_in_one_place(models, tmp_path, monkeypatch, capsy
     assert link.is_symlink()
 
 
+def commands(printed: str) -> list[list[str]]:
+    """The words of all commands that an output names as the next ones."""
+    (line,) = [line for line in printed.splitlines() if "next: " in line]
+    return [shlex.split(each)[1:] for each in line.split("next: ", 1)[1].split(", or ")]
+
+
+def test_printed_commands_have_the_settings_of_the_data(models, tmp_path, monkeypatch, capsys):
+    """Columns, the folder of pictures and unreadable ones are said again, whatever their names."""
+    monkeypatch.chdir(tmp_path)
+    photos(Path("two words"), 60)
+    Path("two words/images/00.png").write_bytes(b"damaged")
+    rows = [f"images/{n:02}.png;a red circle of number {n}" for n in range(60)]
+    Path("fotos.csv").write_text("\n".join(["Datei;Der Titel", *rows]))
+    columns = ("--image-column", "Datei", "--caption-column", "Der Titel")
+    data = ("--data", "fotos.csv:images=two words,unreadable=skip", *columns)
+    tuned = ("contrastive", "--model", models / "clip", "--tune", "frozen", "--epochs", 2)
+    assert recipes_cases.run("train", *tuned, *data, "--output", "runs/mine") == 0
+    shown = capsys.readouterr()
+    named = "caption-column=Der Titel,image-column=Datei'"
+    assert f"'fotos.csv:images=two words,unreadable=skip,{named}" in shown.out
+    whole = f"'fotos.csv:images=two words,{named}"
+    assert f"`counterfoil data check {whole}` lists all" in " ".join(shown.err.split())
+    for command in commands(shown.out):
+        assert recipes_cases.run(*command) == 0, command
+    capsys.readouterr()
+    assert recipes_cases.run("data", "check", *shlex.split(whole)) == 2
+    assert "unreadable: " in capsys.readouterr().out
+    assert recipes_cases.run("mine", "runs/mine", *data, "--output", "lists") == 0
+    assert recipes_cases.run(*commands(capsys.readouterr().out)[0]) == 0
+
+
+def test_more_epochs_in_the_same_folder(models, tmp_path, monkeypatch, capsys):
+    """The refusal says how to go on, and its words behind the typed ones do so."""
+    monkeypatch.chdir(tmp_path)
+    data = photos(Path("photos"))
+    words = ("train", "contrastive", "--model", models / "clip", "--tune", "frozen")
+    words = (*words, "--data", data, "--output", "a run", "--epochs")
+    assert recipes_cases.run(*words, 1) == 0
+    capsys.readouterr()
+    assert recipes_cases.run(*words, 2) == 2
+    refusal = capsys.readouterr().err
+    assert "a run/tuned was made with other settings: tuned.plan.epochs is 1 there" in refusal
+    added = shlex.split(refusal.split("`")[1])
+    assert added == ["--set", "tuned.start=a run/tuned", "--output", "a run-2"]
+    assert recipes_cases.run(*words, 2, *added) == 0
+    assert Path("a run-2/tuned/model").is_dir()
+    assert recipes_cases.run(*words, 1, "--seed", 1) == 2
+    assert "`" not in capsys.readouterr().err  # another seed is another run
+
+
+@pytest.mark.parametrize(
+    ("place", "first", "second"),
+    [("run", "full", "full"), ("run/model", "lora", "lora"), ("run/tuned", "full", "frozen")],
+)
+def test_a_run_is_trained_on(place, first, second, models, tmp_path, monkeypatch):
+    """A run, its model or its stage is what --model names, as its weights and its processor."""
+    monkeypatch.chdir(tmp_path)
+    data = photos(Path("photos"))
+    words = ("contrastive", "--data", data, "--epochs", 1)
+    clip = ("--model", models / "clip", "--tune", first, "--lr", "1e-3")
+    assert recipes_cases.run("train", *words, *clip, "--output", "run") == 0
+    kept = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    again = ("--model", place, "--tune", second, "--lr", "1e-12", "--output", "again")
+    assert recipes_cases.run("train", *words, *again) == 0
+    assert kept == {path: path.read_bytes() for path in kept}
+    before, after, clip_itself = (load_model(name) for name in ("run", "again", models / "clip"))
+    vectors = [model.encode_texts("a red circle") for model in (before, after, clip_itself)]
+    here, there = (abs(vectors[1] - vectors[n]).max() for n in (0, 2))
+    assert here < 1e-5 < 1e-4 < there
+    assert before.processor.image_processor == after.processor.image_processor
+    assert before.processor.tokenizer.digest == after.processor.tokenizer.digest
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ((), "only these are trained on: add --tune frozen"),
+        (("--tune", "lora"), "only these are trained on: add --tune frozen"),
+        (("--tune", "frozen", "--long-captions"), "is saved with the text positions"),
+        (("--tune", "frozen"), ""),
+    ],
+)
+def test_adapters_are_trained_on_as_adapters(options, told, models, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ("--data", photos(Path("photos")), "--epochs", 1)
+    frozen = ("--model", models / "clip", "--tune", "frozen", "--output", "run")
+    assert recipes_cases.run("train", "contrastive", *words, *frozen) == 0
+    capsys.readouterr()
+    again = ("--model", "run", *options, "--output", "again")
+    assert recipes_cases.run("train", "contrastive", *words, *again) == (2 if told else 0)
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("make", [recipes_cases.pixel_model, recipes_cases.feature_model])
+def test_a_model_of_words_is_trained_on_as_a_whole(make, tmp_path, capsys):
+    model = make(tmp_path / "model")
+    data = "scenes:images=50" + ",features=regions" * (make is recipes_cases.feature_model)
+    words = ("triplet", "--model", model, "--data", data, "--epochs", 1)
+    if make is recipes_cases.feature_model:
+        model = recipes_cases.feature_model(tmp_path / "model", load_dataset(data).features.width)
+    assert recipes_cases.run("train", *words, "--tune", "lora", "--output", tmp_path / "a") == 2
+    assert "is trained on as a whole; leave --tune out" in capsys.readouterr().err
+    assert recipes_cases.run("train", *words, "--output", tmp_path / "b") == 0
+    before, after = load_model(model).processor, load_model(tmp_path / "b").processor
+    assert before.tokenizer.digest == after.tokenizer.digest
+
+
+def test_a_folder_of_several_models(tmp_path, capsys):
+    for name in ("online", "second"):
+        recipes_cases.pixel_model(tmp_path / "runs" / name / "model")
+    words = ("contrastive", "--model", tmp_path / "runs", "--data", "scenes:images=50")
+    assert recipes_cases.run("train", *words, "--output", tmp_path / "a") == 2
+    assert "is a folder of several models; name one of them" in capsys.readouterr().err
+
+
 def photos(folder: Path, images: int = 50) -> Path:
     write_folder(load_dataset(f"scenes:images={images}"), folder)
     return folder
@@ -90,11 +205,13 @@ def test_the_command_to_go_on_goes_on(tune, models, tmp_path, monkeypatch, capsy
     best = "the last evaluation on dev was the best, so more steps may help"
     assert f"tuned: still improving: {best}; this goes on from there:\n" in out
     again = pasted(out)
-    assert again[-2:] == ["--set=tuned.start=a run/tuned", "--output=a run-2"]
+    chosen = ["--set", "*.select=t2i_r10", "--set", "tuned.start=a run/tuned"]
+    assert again[-6:] == [*chosen, "--output", "a run-2"]
     before = {path: path.read_bytes() for path in Path("a run").rglob("*") if path.is_file()}
     assert recipes_cases.run(*again) == 0
     assert before == {path: path.read_bytes() for path in before}
-    assert pasted(capsys.readouterr().out)[-1] == "--output=a run-3"
+    chosen[-1] = "tuned.start=a run-2/tuned"  # in place of the earlier start
+    assert pasted(capsys.readouterr().out)[-6:] == [*chosen, "--output", "a run-3"]
     first, second = (load_model(name).model.state_dict() for name in ("a run", "a run-2"))
     assert any(not torch.equal(first[name], second[name]) for name in first)
     assert "a run/tuned" in Path("a run-2/tuned.json").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +17,7 @@ from counterfoil.cli.options import (
     Split,
     check_new_files,
     check_new_folder,
+    command_line,
     data_source,
     print_tables,
     verb,
@@ -140,7 +140,7 @@ def evaluate(
         for name, evaluation in evaluations.items():
             place = folder / name.replace("/", "-") if several else folder
             evaluation.retrieval.save(place, evaluation.models)
-        output(f"next: counterfoil report {shlex.quote(str(folder))}")
+        output(f"next: {command_line('report', folder)}")
 
 
 def _check_options(models: int, *, first: bool, shortlist: bool, foils: bool, own: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +13,7 @@ from counterfoil.cli.options import (
     Device,
     ImageColumn,
     Split,
+    command_line,
     data_source,
     example,
     refuse,
@@ -198,8 +198,7 @@ def index(
         ).close()
     _adjust(folder, calibrate, hubness, words=words)
     _describe(folder)
-    quoted = shlex.quote(str(folder))
-    output(f'next: counterfoil search {quoted} "words", or counterfoil serve {quoted}')
+    output(f'next: {command_line("search", folder)} "words", or {command_line("serve", folder)}')
 
 
 def _is_index(model: str | None) -> bool:

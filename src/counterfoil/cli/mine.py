@@ -17,6 +17,7 @@ from counterfoil.cli.options import (
     NewFolder,
     Resume,
     Split,
+    command_line,
     data_source,
     earlier_corrections,
     open_negatives,
@@ -124,11 +125,8 @@ def mine(
     for line in store.manifest.summary():
         output(line)
     output(f"{store.lists.describe()}, {dataset.name} {dataset.split_name}: {folder}")
-    lists, typed = shlex.quote(str(folder)), shlex.quote(source.data)
-    output(
-        f"next: counterfoil diagnose {lists} --data {typed}, or train on them with --negatives "
-        f"{lists}"
-    )
+    diagnose = command_line("diagnose", folder, "--data", source.typed)
+    output(f"next: {diagnose}, or train on them with {shlex.join(['--negatives', str(folder)])}")
 
 
 @verb(

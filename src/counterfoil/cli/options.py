@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar, final, get_type_hints
 
@@ -375,10 +376,9 @@ def tell_model(folder: Path, source: DataSource) -> None:
     from counterfoil.model import MODEL
 
     if (folder / MODEL).is_dir():
-        run, data = shlex.quote(str(folder)), shlex.quote(source.data)
         output(
-            f"model: {folder / MODEL}; next: counterfoil index {run} {data}, or counterfoil "
-            f"evaluate {run} --data {data}"
+            f"model: {folder / MODEL}; next: {command_line('index', folder, source.typed)}, or "
+            f"{command_line('evaluate', folder, '--data', source.typed)}"
         )
 
 
@@ -604,6 +604,12 @@ def refuse_without(
 imported: list[str] = []  # modules of ``--import``, which stands before or behind any verb
 
 
+def command_line(*words: object) -> str:
+    """A command for a shell: ``counterfoil``, what ``--import`` names, and these words."""
+    modules = chain.from_iterable(("--import", name) for name in dict.fromkeys(imported))
+    return shlex.join(["counterfoil", *modules, *map(str, words)])
+
+
 def typed_command(
     context: typer.Context, *, without: Iterable[str] = (), more: Iterable[str] = ()
 ) -> str:
@@ -614,7 +620,7 @@ def typed_command(
         without: parameters to leave out.
         more: words to add at its end.
     """
-    words = ["counterfoil", *(f"--import={name}" for name in imported), str(context.info_name)]
+    words = [str(context.info_name)]
     for parameter in context.command.params:
         name, value = str(parameter.name), context.params.get(str(parameter.name))
         if name in without or not _typed(context, name):
@@ -625,7 +631,7 @@ def typed_command(
             continue
         for each in value if isinstance(value, list | tuple) else [value]:
             words += [option, str(each)] if option else [str(each)]
-    return shlex.join([*words, *more])
+    return command_line(*words, *more)
 
 
 def _typed(context: typer.Context, name: str | None) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import re
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -255,6 +254,7 @@ def _say_convergence(context: typer.Context, folder: Path, recipe: Recipe) -> No
     """Say whether more steps may help each training, with the command to go on where more may."""
     from counterfoil.core import distributed
     from counterfoil.model import MODEL
+    from counterfoil.pipelines.run import next_folder
     from counterfoil.saved import read_card
 
     if distributed.rank():
@@ -266,23 +266,22 @@ def _say_convergence(context: typer.Context, folder: Path, recipe: Recipe) -> No
         and (found := read_card(folder / stage.name / MODEL).provenance.get("convergence"))
     ]
     told.sort(key=lambda each: each[1]["state"] != "converged")  # so that these come last
-    starts = [
-        f"--set={name}.start={folder / name}"
-        for name, found in told
-        if found["state"] != "converged"
-    ]
+    starts = {
+        f"{name}.start": folder / name for name, found in told if found["state"] != "converged"
+    }
     said = "\n".join(f"{name}: {found['state']}: {found['why']}" for name, found in told)
     if not starts:
         if said:
             output(said)
         return
-    before = re.sub(r"-\d+$", "", str(folder))  # this may be the second of its name
-    base = before if Path(before).is_dir() else str(folder)
-    number = next(n for n in itertools.count(2) if not Path(f"{base}-{n}").exists())
+    after = str(next_folder(folder))
+    typed = (setting for setting in context.params["settings"] or ())
+    kept = [setting for setting in typed if setting.partition("=")[0].strip() not in starts]
+    settings = (*kept, *(f"{key}={place}" for key, place in starts.items()))
     command = typed_command(
         context,
-        without=("folder", "resume", "minutes"),
-        more=(*starts, f"--output={base}-{number}"),
+        without=("folder", "resume", "minutes", "settings"),
+        more=(*chain.from_iterable(("--set", each) for each in settings), "--output", after),
     )
     output(f"{said}; this goes on from there:\n{command}")
 

@@ -7,11 +7,14 @@ digest is not run again; one with another digest is refused, never overwritten.
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
+import shlex
 import shutil
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
@@ -25,7 +28,8 @@ from counterfoil.core.resumable import difference, partial_folder
 from counterfoil.data.checks import counted, without_unreadable
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.settings import split_settings
+from counterfoil.data.readers.settings import KEYS, join_settings, split_settings
+from counterfoil.model import is_model_folder
 from counterfoil.pipelines.pipeline import (
     Recipe,
     Stage,
@@ -43,9 +47,15 @@ def admit_stage(context: RunContext, stage: Stage, *, resume: bool) -> None:
     place = context.place(stage.name)
     match stage_state(context, stage):
         case "other":
+            departure = _departure(context, stage)
+            going_on = ""
+            longer = re.search(r"\.plan\.(epochs|steps) is ", departure)
+            if longer and is_model_folder(place):
+                setting, beside = f"{stage.name}.start={place}", str(next_folder(context.folder))
+                words = shlex.join(["--set", setting, "--output", beside])
+                going_on = f"add `{words}` to train on from its model, "
             raise ValueError(
-                f"{place} was made {_departure(context, stage)}; choose another --output, or move "
-                "it away"
+                f"{place} was made {departure}; {going_on}choose another --output, or move it away"
             )
         case "running" if not resume:
             raise ValueError(
@@ -74,6 +84,14 @@ def _departure(context: RunContext, stage: Stage) -> str:
     return (
         f"from other contents of the data, the same captions with other pictures or features{reads}"
     )
+
+
+def next_folder(folder: Path) -> Path:
+    """A new folder beside that of a run: its name with the first number that is free."""
+    first = folder.with_name(re.sub(r"-\d+$", "", folder.name))  # this may be the second
+    name = first.name if first.is_dir() else folder.name
+    numbered = (folder.with_name(f"{name}-{number}") for number in itertools.count(2))
+    return next(place for place in numbered if not place.exists())
 
 
 def check_run_folder(folder: Path) -> None:
@@ -209,6 +227,14 @@ class DataSource:
             raise ValueError(f"{option} is said in {text} and by --{option}; say it once")
         return cls(name, **{"skip_unreadable": skip_unreadable} | given | said)
 
+    @property
+    def typed(self) -> str:
+        """The data set with its settings as it is typed: one word of a command, which `of` reads.
+
+        Pictures that a table does not name have no setting.
+        """
+        return join_settings(self.data, {name: getattr(self, name) for name in KEYS.values()})
+
     def open(self) -> ImageTextDataset:
         """The data set, read once."""
         return self._dataset
@@ -236,9 +262,10 @@ class DataSource:
         dataset, unreadable = without_unreadable(dataset)
         if unreadable:
             error, number = next(iter(unreadable.values())), len(unreadable)
+            whole = shlex.quote(replace(self, skip_unreadable=False).typed)
             warn(
                 f"left out {counted(number, 'unreadable picture')} of {dataset.name}, such as: "
-                f"{error}; `counterfoil data check {self.data}` lists all"
+                f"{error}; `counterfoil data check {whole}` lists all"
             )
         return dataset
 

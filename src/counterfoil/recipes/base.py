@@ -71,6 +71,7 @@ class TrainingSetup:
         plan: its training.
         reduction: how its loss is summed over a batch.
         sources: of further negatives that its loss needs.
+        start: folder of a model to begin from, see `ModelStage`; None for what the model says.
     """
 
     model: Config[RetrievalModel]
@@ -79,6 +80,7 @@ class TrainingSetup:
     plan: TrainConfig
     reduction: Reduction = "sum"
     sources: tuple[Config[NegativeSource] | FromStage, ...] = ()
+    start: str | None = None
 
     def stage(self, name: str, more: Terms | None = None) -> Train:
         """A training with the model's own loss, and with further terms."""
@@ -89,6 +91,7 @@ class TrainingSetup:
             processor=self.processor,
             plan=self.plan,
             sources=self.sources,
+            start=self.start,
         )
 
 

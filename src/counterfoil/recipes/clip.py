@@ -8,6 +8,7 @@ rates, epochs and the temperature, which CLIP ends with, are ours.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,13 +28,21 @@ from counterfoil.core.config import (
     parse_choice,
 )
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.loading import Pretrained, load_pretrained, starts_untrained
+from counterfoil.data.processor import ProcessorConfig
+from counterfoil.loading import (
+    Pretrained,
+    is_pretrained_folder,
+    load_pretrained,
+    starts_untrained,
+)
 from counterfoil.losses.base import Loss, weighted_sum
 from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss
 from counterfoil.losses.ndgl import MarginDistillationLoss, distillation_settings
 from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
-from counterfoil.models.base import RetrievalModel
+from counterfoil.model import Model, load_model
+from counterfoil.models.base import RetrievalModel, SingleVectorModel
+from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.models.library_folders import encoder_folder
 from counterfoil.negatives.advice import advise_mining
 from counterfoil.negatives.teachers import Mask
@@ -48,6 +57,7 @@ from counterfoil.pipelines.pipeline import (
     Train,
 )
 from counterfoil.pipelines.run import DataSource
+from counterfoil.pipelines.stages.base import is_stage_name
 from counterfoil.recipes.base import (
     ADAPTIVE,
     HARDEST,
@@ -95,12 +105,60 @@ def contrastive_terms(temperature: float, *, candidates: bool) -> Terms:
 
 
 @final
+@dataclass(frozen=True)
+class TrainedModel(Pretrained):
+    """A model that counterfoil saved, to be trained on from its weights with its processor."""
+
+    name: str
+    long_captions: bool = False  # which it refuses
+
+    @cached_property
+    def opened(self) -> Model:
+        """The model as it is."""
+        return load_model(self.name, long_captions=self.long_captions)
+
+    @property
+    def spec(self) -> Config[RetrievalModel]:
+        """The call that builds it as it is."""
+        assert self.opened.spec is not None  # by which it was opened
+        return self.opened.spec
+
+    @property
+    def processor(self) -> ProcessorConfig:
+        """What it reads of the data; the processor itself is the saved one."""
+        return ProcessorConfig(images="features" if self.opened.reads_features else "pixels")
+
+    def trained(self, *, frozen: bool, lora: int) -> Config[RetrievalModel]:
+        """The call that builds it for training; see `Pretrained.trained`."""
+        spec = self.spec
+        if spec.make is FrozenWithAdapters:
+            if not frozen:
+                raise ValueError(
+                    f"{self.name} has adapters behind frozen towers, and only these are trained "
+                    "on: add --tune frozen, or name the model that it began with"
+                )
+            return spec
+        known = inspect.signature(spec.make).parameters
+        single = isinstance(self.opened.model, SingleVectorModel)
+        if (frozen and not single) or ((frozen or lora) and "lora" not in known):
+            raise ValueError(f"{self.name} is trained on as a whole; leave --tune out")
+        if frozen:
+            width = self.opened.encode_texts("a").shape[1]
+            body: RetrievalModel = lazy(spec.make, **spec.arguments)
+            return config(FrozenWithAdapters, body=body, width=width)
+        if lora:
+            return spec.replace(lora=lora)
+        # of a model of sentence-transformers; small steps vanish in half precision
+        return spec.replace(weights="fp32") if "weights" in known else spec
+
+
+@final
 @dataclass(frozen=True, kw_only=True)
 class FineTunedModel:
-    """A pretrained pair of encoders and the way it is fine-tuned.
+    """A pretrained pair of encoders, or a trained model, and the way it is fine-tuned.
 
     Attributes:
-        name: folder or name of the pair.
+        name: folder or name of the pair, or the folder of a model that counterfoil saved.
         way: "full", "lora" or "frozen".
         written: folder of captions that ``counterfoil papers write`` made of the training split,
             ranked below the true ones; None for none.
@@ -124,7 +182,15 @@ class FineTunedModel:
     @cached_property
     def pair(self) -> Pretrained:
         """The pretrained pair, with the config of its processor."""
+        if self.start:
+            return TrainedModel(self.name, self.long_captions)
         return load_pretrained(self.name, long_captions=self.long_captions)
+
+    @property
+    def start(self) -> str | None:
+        """The folder whose weights it begins with; None for those of a pretrained pair."""
+        folder = Path(self.name)
+        return self.name if folder.is_dir() and not is_pretrained_folder(folder) else None
 
     def setup(self, terms: Terms, seed: int = 0) -> TrainingSetup:
         """The model with its loss terms and training settings."""
@@ -136,7 +202,7 @@ class FineTunedModel:
                 for side in ("image", "text")
             )
             plan = replace(plan, optimiser=replace(plan.optimiser, rate=HEAD_RATE, groups=towers))
-        return TrainingSetup(self.model, terms, self.pair.processor, plan)
+        return TrainingSetup(self.model, terms, self.pair.processor, plan, start=self.start)
 
     def stage(self, name: str, terms: Terms) -> Train:
         """A training; with generated captions, these are ranked below the true ones."""
@@ -213,7 +279,7 @@ def train_recipe(
             name, pixels=pixels, teachers=teachers, lengths=lengths, tower=tower
         )
     else:
-        original = str(encoder_folder(Path(model))) if Path(model).is_dir() else model
+        original = _place(model)
         forgetting = {"--other": other, "--distill": distill is not None, "--remedies": remedies}
         _check_pretrained(original, [option for option, given in forgetting.items() if given])
         tuned = FineTunedModel(
@@ -266,6 +332,16 @@ def _check_options(
         raise ValueError(
             f"--tower feeds models of regions, and {model} has a tower of its own; give one of them"
         )
+
+
+def _place(name: str) -> str:
+    """The name, or the folder of its files; of one of ours a path that is no name of a stage."""
+    folder = Path(name)
+    if not folder.is_dir():
+        return name
+    if is_pretrained_folder(folder):
+        return str(encoder_folder(folder))
+    return f"./{folder}" if is_stage_name(str(folder)) else str(folder)
 
 
 def _check_pretrained(model: str, options: Sequence[str]) -> None:
@@ -497,7 +573,7 @@ def fine_tune_recipe(
         parse_choice(known, name, "a loss for a pretrained model")
     if teachers and name in ("contrastive", "triplet", "aoq", "negclip", *own):
         raise ValueError(f"{name!r} learns from no teachers; name 'ndgl' to have it do")
-    if not pictures:
+    if not pictures and not (model.start and model.pair.processor.images == "features"):
         raise ValueError(
             f"{model.name} looks at pictures, and these data have none; name their folder, as "
             "in --data photos.csv:images=pictures/"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,23 @@ def split_settings(text: str) -> tuple[str, dict[str, Any]]:
             raise ValueError(f"{text} has {key} twice; give it once")
         settings[KEYS[key]] = _value(key, value)
     return name + (f":{','.join(own)}" if own else ""), settings
+
+
+def join_settings(name: str, settings: Mapping[str, Any]) -> str:
+    """A data set as it is typed, from what `split_settings` makes of it.
+
+    >>> join_settings("photos.csv", {"images": Path("pictures"), "caption_column": "title"})
+    'photos.csv:images=pictures,caption-column=title'
+    """
+    said = []
+    for key, argument in KEYS.items():
+        value = settings.get(argument)
+        if key == "unreadable":
+            said += [f"{key}={word}" for word, skips in UNREADABLE.items() if skips and value]
+        elif value is not None:
+            said.append(f"{key}={value}")
+    own = _SETTINGS.fullmatch(name) and not Path(name).expanduser().exists()  # those of scenes
+    return name + ("," if own else ":") * bool(said) + ",".join(said)
 
 
 def _of_scenes(key: str, value: str) -> bool:
