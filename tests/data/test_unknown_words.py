@@ -161,22 +161,24 @@ def index(tmp_path_factory):
 @pytest.mark.parametrize(
     ("query", "told"),
     [
-        ("xylophone quixotic", True),
-        ("一只狗在雪地里奔跑", True),
-        ("собака", True),
-        ("a xylophone", False),
-        ("a red circle", False),
+        ("xylophone quixotic", "the model knows no word of 'xylophone quixotic', so that"),
+        ("一只狗在雪地里奔跑", "the model knows no word of '一只狗在雪地里奔跑', so that its"),
+        ("собака", "the model knows no word of 'собака', so that its results are arbitrary"),
+        ("a red xylophone", "the model does not know xylophone, and reads all such words as one"),
+        ("a red circle", ""),
     ],
 )
 def test_a_search_for_unknown_words_says_so(index, capsys, query, told):
     with cf.open_index(index) as opened:
         assert len(opened.search(query, 3)) == 3
-    said = f"the model knows no word of {query!r}, so that its results are arbitrary"
-    assert (said in " ".join(capsys.readouterr().err.split())) == told
+    said = " ".join(capsys.readouterr().err.split())
+    assert told in said
+    assert said.count("the model ") == bool(told)
     assert run("search", index, query, "--json") == 0
     out, err = capsys.readouterr()
     assert len(json.loads(out)["results"]) > 0
-    assert ("the model knows no word of" in " ".join(err.split())) == told
+    assert " ".join(err.split()).count("the model ") == bool(told)
+    assert told in " ".join(err.split())
 
 
 def test_many_captions_of_unknown_words_are_told_once(tmp_path, capsys):

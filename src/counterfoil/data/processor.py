@@ -323,9 +323,17 @@ class Processor:
                 "the model knows no word of the caption, so that its score is arbitrary; " + advice
             )
             return
+        if note := self._unknown_words_note(text):
+            warn(note)
+
+    def _unknown_words_note(self, text: str) -> str:
+        """A sentence on the words of a text that are not in the vocabulary; "" for none."""
+        tokenizer = self.tokenizer
+        if tokenizer is None or tokenizer.unknown is None:
+            return ""
         words = dict.fromkeys(word for word in split_words(text) if any(map(str.isalnum, word)))
-        if unknown := [word for word in words if tokenizer.count_unknown([word])[0]]:
-            warn(f"the model does not know {', '.join(unknown)}, and reads all such words as one")
+        unknown = ", ".join(word for word in words if tokenizer.count_unknown([word])[0])
+        return f"the model does not know {unknown}, and reads all such words as one" * bool(unknown)
 
     def unknown_note(self, text: str) -> str:
         """A sentence on a query of which no word is in the vocabulary; "" for any other."""
@@ -336,10 +344,10 @@ class Processor:
         return f"{note}; {SUBWORDS if without_blanks([text]) else 'use other words'}"
 
     def query_note(self, text: str) -> str:
-        """A sentence on a query of unknown words, or one that is cut; "" for any other."""
+        """A sentence on a query with unknown words, or one that is cut; "" for any other."""
         if self.tokenizer is None:
             return ""
-        if note := self.unknown_note(text):
+        if note := self.unknown_note(text) or self._unknown_words_note(text):
             return note
         read = self.tokenizer.read([text])
         if not read.truncated:
@@ -350,7 +358,7 @@ class Processor:
         )
 
     def warn_of_query(self, text: str) -> None:
-        """Warn of a query of unknown words, or one that is cut, each time."""
+        """Warn of a query with unknown words, or one that is cut, each time."""
         if note := self.query_note(text):
             _SAID.add(_UNKNOWN_CAPTIONS)  # said here
             warn(note)

@@ -183,7 +183,7 @@ class SearchService:
         return not isinstance(query.value, Image.Image) or self.reranker.model.reads_pixels
 
     def query_note(self, value: QueryInput) -> str | None:
-        """Note on a query of unknown words, or one that is cut; None for any other."""
+        """Note on a query with unknown words, or one that is cut; None for any other."""
         processor = self._search.model.processor
         if processor is None or not isinstance(value, str):
             return None
