@@ -45,7 +45,7 @@ Pretrained = Annotated[
     typer.Option(
         "--model",
         help="CLIP or SigLIP model to fine-tune: HF name, folder, open_clip:NAME, or "
-        "timm:IMAGE+TEXT.",
+        "timm:IMAGE+TEXT; or a run to train on.",
     ),
 ]
 Tower = Annotated[
