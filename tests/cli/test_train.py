@@ -120,7 +120,7 @@ def test_more_epochs_in_the_same_folder(models, tmp_path, monkeypatch, capsys):
     ("place", "first", "second"),
     [("run", "full", "full"), ("run/model", "lora", "lora"), ("run/tuned", "full", "frozen")],
 )
-def test_a_run_is_trained_on(place, first, second, models, tmp_path, monkeypatch):
+def test_a_run_is_trained_on(place, first, second, models, tmp_path, monkeypatch, capsys):
     """A run, its model or its stage is what --model names, as its weights and its processor."""
     monkeypatch.chdir(tmp_path)
     data = photos(Path("photos"))
@@ -128,6 +128,9 @@ def test_a_run_is_trained_on(place, first, second, models, tmp_path, monkeypatch
     clip = ("--model", models / "clip", "--tune", first, "--lr", "1e-3")
     assert recipes_cases.run("train", *words, *clip, "--output", "run") == 0
     kept = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    itself = ("--model", "run", "--tune", second, "--output", "./run/")
+    assert recipes_cases.run("train", *words, *itself) == 2
+    assert "as in --output run-2" in " ".join(capsys.readouterr().err.split())
     again = ("--model", place, "--tune", second, "--lr", "1e-12", "--output", "again")
     assert recipes_cases.run("train", *words, *again) == 0
     assert kept == {path: path.read_bytes() for path in kept}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -226,11 +227,26 @@ def train(
         print_plan(recipe, dataset)
         return
     folder = folder or Path("runs") / recipe.name
+    _check_apart(model, folder)
     if not run_pipeline(recipe, source, folder, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)
     _link_model(folder, recipe)
     tell_model(folder, source)
     _say_convergence(context, folder, recipe)
+
+
+def _check_apart(model: str | None, folder: Path) -> None:
+    """Refuse to train a run on in its own folder."""
+    from counterfoil.model import MODEL, is_model_folder
+    from counterfoil.pipelines.run import next_folder
+
+    places = [folder.absolute(), (folder / MODEL).absolute()]
+    if model is not None and Path(model).absolute() in places and is_model_folder(folder):
+        another = shlex.join(["--output", str(next_folder(folder))])
+        raise ValueError(
+            f"{folder} is the run that --model names, and it is kept as it is; name another folder "
+            f"for the training that goes on from it, as in {another}"
+        )
 
 
 def _link_model(folder: Path, recipe: Recipe) -> None:

@@ -71,6 +71,16 @@ def test_every_loss_on_every_way(name, way, hub):
     assert any(isinstance(stage, ComputeTargets) for stage in found.stages) == (name == "ndgl")
 
 
+@pytest.mark.parametrize("name", registry.names("training"))
+def test_every_loss_trains_a_saved_model_on(name, tmp_path):
+    """All its trainings begin with the saved weights, and build the saved model."""
+    place = str(recipes_cases.pixel_model(tmp_path / "model"))
+    found = fine_tune_recipe(name, FineTunedModel(name=place))
+    trainings = [stage for stage in found.stages if isinstance(stage, Train)]
+    assert [stage.start for stage in trainings] == [place] * len(trainings)
+    assert all(stage.model == load_model(place).spec for stage in trainings)
+
+
 @pytest.mark.parametrize(
     ("kind", "way"), [("clip", "full"), ("clip", "lora"), ("clip", "frozen"), ("siglip2", "full")]
 )
