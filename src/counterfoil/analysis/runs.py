@@ -415,7 +415,7 @@ def report(
             *cards,
         ),
         numbers={
-            "runs": [asdict(run) for run in runs],
+            "runs": [run.to_dict() for run in runs],
             "curves": [asdict(curve) for curve in curves],
             "hardness": [gap.gap_summary() for gap in gaps],
             "apart": {name: each.report.to_dict() for name, each in others.items()},
