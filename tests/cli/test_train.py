@@ -260,18 +260,18 @@ def test_few_photos_of_dev_choose_nothing_at_any_length(models, tmp_path, capsys
     assert pasted(shown.out)[-2:] == ["--output", str(tmp_path / "run-2")]
 
 
-def test_a_plan_tells_the_length_on_these_data(capsys):
+def test_a_plan_tells_the_length_on_these_data(models, capsys):
     def told(data: str, *words: object) -> str:
-        assert recipes_cases.run("train", "mobilenet", "--data", data, "--plan", *words) == 0
+        ask = ("train", "contrastive", "--model", models / "clip", "--data", data, "--plan")
+        assert recipes_cases.run(*ask, *words) == 0
         return " ".join(capsys.readouterr().out.replace("│", " ").split())
 
-    few = told("scenes:images=60")  # batches of 128 captions, and at least 300 steps
-    assert "epochs=7" in few
-    assert "length: 150 epochs of 2 steps, 300 steps in all; measured on 10 images of dev" in few
-    assert "of dev every 13 epochs; the last epoch is kept" in few
-    assert "length: 2 epochs of 2 steps, 4 steps in all" in told("scenes:images=60", "--epochs", 2)
+    few = told("scenes:images=60")  # batches of 64 captions, and at least 100 steps
+    assert "epochs=5" in few
+    assert "length: 25 epochs of 4 steps, 100 steps in all; measured on 10 images of dev" in few
+    assert "of dev every 7 epochs; the last epoch is kept" in few
     more = told("scenes:images=110,dev=50,test=10")
-    assert "on 50 images of dev every 13 epochs; ended by 6 evaluations that are no better" in more
-    assert "length: 1 epoch of 2 steps, 1 step in all" in told(
-        "scenes:images=60", "--set", "*.steps=1"
-    )
+    assert "on 50 images of dev every 7 epochs; ended by 6 evaluations that are no better" in more
+    assert "length: 2 epochs of 4 steps, 8 steps in all" in told("scenes:images=60", "--epochs", 2)
+    short = told("scenes:images=60", "--set", "*.steps=1")
+    assert "length: 1 epoch of 4 steps, 1 step in all" in short
