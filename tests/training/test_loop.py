@@ -196,7 +196,7 @@ def test_a_limit_of_steps(tmp_path: Path) -> None:
     ("steps", "keep_last", "epoch"),
     [
         *((0, False, 1), (4, False, 1), (5, False, 2), (6, False, 2), (10, False, 3)),
-        *((15, False, 1), (99, False, 1), (0, True, 3)),
+        *((15, False, 2), (99, False, 2), (0, True, 3)),  # cut to 9 steps
     ],  # an epoch has 5 steps
 )
 def test_no_epoch_inside_a_warm_up_is_kept(
@@ -213,6 +213,53 @@ def test_no_epoch_inside_a_warm_up_is_kept(
     )
     assert fitted.best is not None
     assert (fitted.best.epoch, fitted.best.value) == (epoch, 4.0 - epoch)
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "settled", "warm_up", "said"),
+    [
+        (1, 13, 13, ""),  # of 15 batches
+        (1, 14, 9, "would warm up for 14 of 15 batches, so its warm-up is cut to 9"),
+        (1, 235, 9, "would warm up for 235 of 15 batches, so its warm-up is cut to 9"),
+        (2, 235, 4, "would warm up for 235 of 15 batches, so its warm-up is cut to 9"),
+        (2, 13, 6, ""),
+    ],
+)
+def test_a_warm_up_longer_than_the_training_is_cut(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    accumulate: int,
+    settled: int,
+    warm_up: int,
+    said: str,
+) -> None:
+    """A training of few steps reaches its loss, and that of more has the numbers it was given."""
+    seen = []
+
+    class Second(Loss):
+        def forward(self, scores: Scores) -> torch.Tensor:
+            seen.append(scores.step)
+            return self.matrix(scores).scores.square().mean()
+
+    warm = SwitchAfter(first=SumTripletLoss(), second=Second(), steps=settled)
+    plan = replace(PLAN, accumulate=accumulate)
+    fitted, _ = train(tmp_path, plan, objective=WeightedSum(terms={"t": (1.0, warm)}))
+    assert fitted.warm_up == warm_up
+    assert len(set(seen)) == (6 if said else 2)
+    err = capsys.readouterr().err
+    assert (said in err) if said else ("warm-up is cut" not in err)
+    assert warm.steps == settled  # the same loss may train on other data
+
+
+def test_a_training_inside_its_warm_up_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warm = SwitchAfter(first=SumTripletLoss(), second=HardestTripletLoss(), steps=9)
+    objective = WeightedSum(terms={"t": (1.0, warm)})
+    fitted, _ = train(tmp_path, replace(PLAN, steps=1), objective=objective)
+    assert fitted.best is not None
+    assert (fitted.best.step, fitted.warm_up) == (1, 0)
+    assert "warms up for 9 batches and 1 are planned" in capsys.readouterr().err
 
 
 def test_a_broken_loss_is_said(tmp_path: Path) -> None:

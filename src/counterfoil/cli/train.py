@@ -282,9 +282,10 @@ def _say_convergence(context: typer.Context, folder: Path, recipe: Recipe) -> No
         and (found := read_card(folder / stage.name / MODEL).provenance.get("convergence"))
     ]
     told.sort(key=lambda each: each[1]["state"] != "converged")  # so that these come last
-    starts = {
-        f"{name}.start": folder / name for name, found in told if found["state"] != "converged"
-    }
+    starts: dict[str, object] = {}
+    for name, found in told:
+        if found["state"] != "converged":
+            starts |= {f"{name}.start": folder / name, **_warmed_up(recipe, name)}
     said = "\n".join(f"{name}: {found['state']}: {found['why']}" for name, found in told)
     if not starts:
         if said:
@@ -293,13 +294,32 @@ def _say_convergence(context: typer.Context, folder: Path, recipe: Recipe) -> No
     after = str(next_folder(folder))
     typed = (setting for setting in context.params["settings"] or ())
     kept = [setting for setting in typed if setting.partition("=")[0].strip() not in starts]
-    settings = (*kept, *(f"{key}={place}" for key, place in starts.items()))
+    settings = (*kept, *(f"{key}={value}" for key, value in starts.items()))
     command = typed_command(
         context,
         without=("folder", "resume", "minutes", "settings"),
         more=(*chain.from_iterable(("--set", each) for each in settings), "--output", after),
     )
     output(f"{said}; this goes on from there:\n{command}")
+
+
+def _warmed_up(recipe: Recipe, name: str) -> dict[str, int]:
+    """Settings with which the loss of a training does not begin with its warm-up again."""
+    from counterfoil.losses.schedules import SwitchAfter
+    from counterfoil.pipelines.pipeline import Train
+    from counterfoil.training.mined import Mined
+
+    stage = recipe.stage(name)
+    assert isinstance(stage, Train)
+    mined = stage.source(Mined)
+    if mined is not None and mined.arguments.get("negatives") is None:
+        return {}  # its loss waits for the first lists
+    terms = stage.objective.arguments["terms"]
+    return {
+        f"{name}.objective.{term}.steps": 0
+        for term, (_, loss) in terms.items()
+        if loss.make is SwitchAfter and loss.arguments["steps"]
+    }
 
 
 def _batch(text: str) -> int:

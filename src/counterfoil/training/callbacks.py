@@ -18,6 +18,7 @@ from counterfoil.training.checkpoint import BestEpoch, TrainProgress
 from counterfoil.training.logging import MetricWindow, describe_figures, memory_mb
 
 if TYPE_CHECKING:
+    from counterfoil.training.step import TrainableModule
     from counterfoil.training.trainer import TrainingLoop
 
 DevMetrics = Callable[[RetrievalModel], Mapping[str, float]]  # a model in evaluation mode
@@ -207,10 +208,15 @@ class DevEvaluation(Callback):
         loop.summary += f": dev {select} {value:.2f}{dev_sample_note(dev)}{mark}"
 
 
-def warm_up_steps(module: nn.Module, accumulate: int) -> int:
-    """Return the optimiser steps after which no schedule of the loss changes any more."""
+def warm_up_batches(module: nn.Module) -> int:
+    """Return the batches after which no schedule of the loss changes any more, at its own pace."""
     settled = (part.settled for part in module.modules() if isinstance(part, LossSchedule))
-    return max(settled, default=0) // accumulate
+    return max(settled, default=0)
+
+
+def warm_up_steps(module: TrainableModule[Any], accumulate: int) -> int:
+    """Return the optimiser steps after which no schedule of the loss changes any more."""
+    return math.ceil(warm_up_batches(module) / module.pace) // accumulate
 
 
 def selection_value(dev: Mapping[str, float], select: str) -> float:

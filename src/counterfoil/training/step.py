@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from fractions import Fraction
 from typing import Generic, Protocol, Self, TypeVar, cast, final
 
 import torch
@@ -102,6 +103,7 @@ class TrainableModule(nn.Module, ABC, Generic[B]):
 
     model: RetrievalModel
     watch: StepMonitor  # records figures of logged steps
+    pace: Fraction = Fraction(1)  # steps of the schedules of the loss in one step of the training
 
     @abstractmethod
     def forward(self, batch: B) -> dict[str, Tensor]:
@@ -187,6 +189,7 @@ class TrainingStep(TrainableModule[Batch]):
             idea is that of Gao et al., 2021 (https://arxiv.org/abs/2101.06983).
         tiled: compute the loss from the vectors in tiles, so that memory does not grow with the
             product of images and texts; see `check_tiled`.
+        pace: steps that the schedules of the loss go on in one step; above 1 a warm-up is shorter.
 
     Raises:
         ValueError: see `check_sources`, or something needs the score matrix of a tiled loss.
@@ -202,6 +205,7 @@ class TrainingStep(TrainableModule[Batch]):
         seed: int = 0,
         chunk: int = 0,
         tiled: bool = False,
+        pace: Fraction = Fraction(1),
     ) -> None:
         super().__init__()
         if tiled:
@@ -225,7 +229,7 @@ class TrainingStep(TrainableModule[Batch]):
         self._flat: Tensor | None = None
         self._copies: dict[str, int] = {}
         self._proposed: tuple[int, dict[Role, Tensor]] = -1, {}
-        self.watch = StepMonitor()
+        self.watch, self.pace = StepMonitor(), pace
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Weighted losses by name, the model's own among them; their sum is minimised."""
@@ -324,13 +328,18 @@ class TrainingStep(TrainableModule[Batch]):
             for role in self.objective.needs.pair_targets
         }
         seed = derive_seed(self.seed, "judge", batch.step)
+        step = self._scheduled(batch)
         losses: dict[str, Tensor] = self.objective(
-            Scores(matrices, self._masked(batch, pairs), words, batch.step, guides, seed, vectors)
+            Scores(matrices, self._masked(batch, pairs), words, step, guides, seed, vectors)
         )
         return losses
 
+    def _scheduled(self, batch: Batch) -> int:
+        """The step that the schedules of the loss are at."""
+        return int(batch.step * self.pace)
+
     def _wanted(self, batch: Batch) -> frozenset[str]:
-        return self.objective.views_at(batch.step) | {INFERENCE}
+        return self.objective.views_at(self._scheduled(batch)) | {INFERENCE}
 
     def _with_batch_context(self, batch: Batch, views: EncodedViews) -> EncodedViews:
         """Add views that depend on the whole batch, with the same dropout on every process."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, cast, final
@@ -44,6 +45,7 @@ from counterfoil.training.callbacks import (
     DevMetrics,
     MetricsLogger,
     dev_sample_note,
+    warm_up_batches,
     warm_up_steps,
 )
 from counterfoil.training.checkpoint import (
@@ -83,6 +85,9 @@ from counterfoil.training.stopping import (
     watch_for_stop,
 )
 
+# share of the batches to which a warm-up of the loss is cut: a fifth is too few from a cold start
+_WARM_UP = 0.6
+_LONGEST = 0.9  # share of the batches beyond which it is
 _LINES = 3  # of a training, where its epochs are short
 _QUIET = 600  # seconds after which an epoch has its line anyway
 
@@ -146,6 +151,7 @@ class TrainResult:
             "epochs": self.epochs,
             "kept": self.kept,
             "convergence": self.convergence and asdict(self.convergence),
+            "warm_up": self.warm_up,
             "training": record,
         }
 
@@ -469,6 +475,7 @@ def train_network(
         precision=config.precision,
         chunk=config.chunk,
         tiled=not config.batch,
+        pace=_warm_up_pace(config, loss, sources, len(sampler)),
     ).to(distributed.device())
     facts: dict[str, Any] = {
         **(asked or {}),
@@ -488,6 +495,33 @@ def train_network(
     _warn_long_warmup(config, loop.total)
     _check_room(checkpoints.folder, config, step)
     return loop.run(folder / "metrics.jsonl", resume=resume)
+
+
+def _warm_up_pace(
+    config: TrainConfig, loss: WeightedSum, sources: Sequence[NegativeSource], batches: int
+) -> Fraction:
+    """The pace of the schedules of a loss, above 1 where they would leave it hardly a step.
+
+    A warm-up in numbers of a large data set would be all that a small one is trained with, so it is
+    cut to `_WARM_UP` of the batches. `batches` make an epoch.
+    """
+    settled, per_epoch = warm_up_batches(loss), config.steps_per_epoch(batches)
+    planned = config.total(batches) * batches // per_epoch
+    if settled <= _LONGEST * planned:
+        return Fraction(1)
+    waits = any(isinstance(source, Mined) and source.negatives is None for source in sources)
+    cut = int(_WARM_UP * planned)
+    if waits or not cut:
+        warn(
+            f"the loss warms up for {settled:,} batches and {planned:,} are planned, so it is "
+            "hardly reached; set more epochs"
+        )
+        return Fraction(1)
+    info(
+        f"the loss would warm up for {settled:,} of {planned:,} batches, so its warm-up is cut to "
+        f"{cut:,}"
+    )
+    return Fraction(settled, cut)
 
 
 def _check_room(folder: Path, plan: TrainConfig, step: nn.Module) -> None:
