@@ -1,7 +1,7 @@
 """AOQ: offline negatives by the size of the batch, with exactly false lists, and on VSE++.
 
 The offline losses are compared with the online loss of equal epochs and of three times the batch
-(about equal cost), and with random lists, which show whether the mining or the loss does it.
+(as many pairs a step), and with random lists, which show whether the mining or the loss does it.
 """
 
 from __future__ import annotations

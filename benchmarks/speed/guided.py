@@ -22,7 +22,7 @@ from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistill
 from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.vsepp import VSEPP
-from counterfoil.negatives.teachers import StoredVectors, TargetSource, TeacherEnsemble
+from counterfoil.negatives.teachers import StoredVectors, TeacherEnsemble
 from counterfoil.scoring.embedding_store import EmbeddingStore, EmbeddingWriter
 from counterfoil.training.step import TrainingStep
 
@@ -52,7 +52,7 @@ def _work(step: TrainingStep, batch: Batch) -> Callable[[], object]:
     return work
 
 
-def _step(guide: TargetSource | None) -> TrainingStep:
+def _step(guide: TeacherEnsemble | None) -> TrainingStep:
     torch.manual_seed(0)
     image = Regions(features=FEATURES, width=WIDTH)
     model = VSEPP(image=image, text=GRU(words=WORDS, width=WIDTH), text_pool="last")
@@ -62,7 +62,7 @@ def _step(guide: TargetSource | None) -> TrainingStep:
             "margins": (100.0, MarginDistillationLoss()),
             "rectified": (0.5, HardNegativeRectificationLoss()),
         }
-    return TrainingStep(model, WeightedSum(terms=terms), sources=[guide])
+    return TrainingStep(model, WeightedSum(terms=terms), sources=[guide] if guide else [])
 
 
 def _batch() -> Batch:

@@ -151,9 +151,20 @@ def _lists(bed: Bed, model: Model, filters: FilterConfig | None) -> Mined:
 
 
 def _second(
-    bed: Bed, loss: Loss, point: Point, seed: int, cost: Cost, filters: FilterConfig | None = None
+    bed: Bed,
+    loss: Loss,
+    point: Point,
+    seed: int,
+    cost: Cost,
+    filters: FilterConfig | None = None,
+    *,
+    drawn: int = 1,
 ) -> Model:
-    """Round one, then round two from it, with the lists that its model mines."""
+    """Round one, then round two from it, with the lists that its model mines.
+
+    `drawn` pairs are encoded besides each anchor's own: one for a drawn image and caption, two
+    where these come with a caption and an image of their own, as in a quintuplet.
+    """
     model = _first(bed, seed, cost)
     return fit(
         bed,
@@ -164,7 +175,7 @@ def _second(
         epochs=EPOCHS // 2,
         sources=[_lists(bed, model, filters)],
         start=model,
-        drawn=1,
+        drawn=drawn,
     )
 
 
@@ -183,7 +194,7 @@ def _mined(name: str, filters: FilterConfig | None) -> Arm:
 
 def _quintuplet(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
     loss = AdaptiveQuintuplet(offline=point["offline"], reduction="mean")
-    return _second(bed, loss, point, seed, cost)
+    return _second(bed, loss, point, seed, cost, drawn=2)
 
 
 @final

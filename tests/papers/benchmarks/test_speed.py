@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import sys
 import types
 
 import pytest
 
+import benchmarks
 from benchmarks.speed import Result, __main__, scale, waiting
 
 
@@ -24,6 +27,13 @@ def test_the_table_says_which_targets_are_met(monkeypatch, tmp_path, capsys, rat
     assert "| another | 9.00 |  |  |  |  |" in lines
     assert "| start | 1.00 s |  |  |  |  |" in lines
     assert met in capsys.readouterr().out
+
+
+def test_all_benchmarks_are_importable():
+    """Each is a command of its own, which nothing else imports."""
+    for module in pkgutil.walk_packages(benchmarks.__path__, "benchmarks."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
 
 
 def test_waiting_counts_the_seconds_of_a_process():
