@@ -84,7 +84,7 @@ class Padded:
     def scores(self) -> Tensor:
         """Of every pair."""
         pooled = self.host.pooler(self.states()[:, 0]).tanh()
-        return self.host.says.logit(pooled).sigmoid()
+        return self.host.says.logit(pooled)
 
 
 def filling(host: UNITER, size: str) -> Result:
