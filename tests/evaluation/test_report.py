@@ -13,7 +13,7 @@ from PIL import Image
 import evaluation_cases
 from counterfoil.evaluation import galleries
 from counterfoil.evaluation.bootstrap import Comparison, Interval
-from counterfoil.evaluation.metrics import METRICS
+from counterfoil.evaluation.metrics import METRICS, RSUM
 from counterfoil.evaluation.protocols import evaluate_scores
 from counterfoil.evaluation.results import chance, figure, headline, result_table, results, signed
 from counterfoil.report.figures import LearningCurve, NamedSample, gap_histograms, learning_curves
@@ -127,7 +127,7 @@ def test_the_page_says_the_protocol_and_where_it_comes_from(read):
     for wanted in ("any hit", "ties: of equal scores", "make demo", "95 % interval", "· true"):
         assert wanted in text
     for run in _runs()[0]:
-        assert f"{run.numbers[-1]:.1f}" in text
+        assert f"{run.numbers[RSUM]:.1f}" in text
 
 
 def test_a_report_needs_a_run():
@@ -180,15 +180,15 @@ def test_the_lower_rank_is_the_better():
 def test_the_headline_does_not_boast(low, high, words):
     first, second = _runs()[0]
     change = Comparison("RSum", 3.0, Interval(low, high), 0.5)
-    runs = replace(first, name="a"), replace(second, against=(*second.against[:-1], change))
+    runs = replace(first, name="a"), replace(second, against=(*second.against[:RSUM], change))
     assert words in headline(runs)
-    assert headline(runs[:1]).startswith(f"RSum {first.numbers[-1]:.1f} (95 % interval ")
+    assert headline(runs[:1]).startswith(f"RSum {first.numbers[RSUM]:.1f} (95 % interval ")
 
 
 def test_the_headline_says_when_it_got_worse():
     first, second = _runs()[0]
     change = Comparison("RSum", -3.0, Interval(-5.0, -1.0), 0.01)
-    runs = first, replace(second, against=(*second.against[:-1], change))
+    runs = first, replace(second, against=(*second.against[:RSUM], change))
     assert "3.0 less than" in headline(runs)
 
 
