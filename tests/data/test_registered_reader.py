@@ -52,6 +52,8 @@ def test_a_folder_that_another_package_reads_is_announced(pairs, tmp_path, capsy
     said = "is read as pairs (NAME.pairs), a reader of another package"
     assert said in " ".join(capsys.readouterr().err.split())
     load_dataset(place / "mine.pairs")
+    (place / "mine.pairs").unlink()
+    load_dataset(place)  # the table, by a reader of ours
     assert "another package" not in capsys.readouterr().err
 
 

@@ -168,6 +168,9 @@ def test_splits_that_names_draw_hold_back_no_photo_from_a_model_trained_elsewher
     said = " ".join(capsys.readouterr().err.split())
     assert f"calibrated on {len(some)} of 400 photos" in said
     assert "if it was not, give each a split in the data, test" in said
+    assert len(held_out(replace(model, card=card), photos(60))) == 60
+    said = " ".join(capsys.readouterr().err.split())
+    assert "photos that are in both make its answers too sure" in said
 
 
 class Joint(RetrievalModel):

@@ -183,6 +183,18 @@ def test_sentence_transformers_reads_the_batches_in_order(
     assert read == [written[start : start + 8] for start in range(0, 48, 8)]
 
 
+def test_datasets_does_not_take_an_export_for_an_earlier_one_of_its_name(
+    data: ImageTextDataset, store: Path, tmp_path: Path
+) -> None:
+    """`datasets` keeps what it has read by the folder's name."""
+    datasets = pytest.importorskip("datasets")
+    for batch in (8, 4):
+        out = tmp_path / f"{batch}" / "out"
+        export_batches(store, "sentence-transformers", out, data, batch=batch, mining=MINING)
+        rows = datasets.load_dataset(str(out), split="train", cache_dir=str(tmp_path / "cache"))
+        assert [tuple(row.values())[:2] for row in rows] == pairs(out)
+
+
 def test_errors(data: ImageTextDataset, store: Path, tmp_path: Path) -> None:
     out, to = tmp_path / "out", "sentence-transformers"
     with pytest.raises(ValueError, match="composed from mined negatives, for sentence-transform"):

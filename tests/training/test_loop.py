@@ -473,6 +473,14 @@ def test_the_end_says_whether_dev_still_rises(
     assert fitted.improving == (state == "still improving")
 
 
+def test_a_flat_figure_of_few_steps_does_not_tell(tmp_path: Path) -> None:
+    plan = replace(FEW, epochs=3, evaluate_every=1, least_steps=0)
+    fitted, _ = train(tmp_path, plan, evaluate=figures(9, 3, 2))
+    assert fitted.convergence is not None
+    assert fitted.convergence.state == "cannot tell whether it converged"
+    assert fitted.convergence.why == "dev was no better after epoch 1, of so few steps (15 in all)"
+
+
 def test_few_photos_of_dev_leave_it_to_the_loss(tmp_path: Path) -> None:
     plan = replace(FEW, least_dev=50).on_dev(9)
     fitted, _ = train(tmp_path, plan, evaluate=figures(1, 2, 3, 4, 5))

@@ -477,10 +477,27 @@ def test_a_store_is_that_of_these_teachers(tmp_path: Path) -> None:
         ((one,), "holds the encodings of 2 teachers, not of 1; give those in the order"),
         ((one, two, other), "holds the encodings of 2 teachers, not of 3"),
         ((two, one), "holds these teachers in another order"),
-        ((one, other), "teacher 1 of .* or is another one"),
+        ((one, other), "teacher 2 of .* or is another one"),
     ):
         with pytest.raises(ValueError, match=said):
             teach(*given)
+
+
+def test_features_that_were_exchanged_since_a_store_was_made_are_said(
+    tmp_path: Path, capsys: Any
+) -> None:
+    train = data().split("train")
+    assert train.features is not None
+    other = replace(train, features=replace(train.features, values=train.features.values[::-1]))
+    for name, part in (("a", train), ("b", train), ("c", other)):
+        capsys.readouterr()
+        sources = [Teachers(small_model(1), store=tmp_path / "store")]
+        trainer(
+            tmp_path / name, loss=MarginDistillationLoss(), train=part, sources=sources,
+            epochs=1, dev=None,
+        ).train()  # fmt: skip
+        said = " ".join(capsys.readouterr().err.split())
+        assert ("the features of scenes are others than those that" in said) == (name == "c")
 
 
 def test_settings_of_mined_lists_that_are_no_settings() -> None:

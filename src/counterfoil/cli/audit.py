@@ -61,7 +61,9 @@ def audit(
     """Find suspicious captions, leaked images and false negatives, and review them on a page."""
     from counterfoil.audit import AuditConfig, AuditPage, audit_dataset, render_audit
     from counterfoil.core import distributed
+    from counterfoil.core.console import warn
     from counterfoil.core.io import ensure_absent, ensure_writable_folder, write_json, write_text
+    from counterfoil.evaluation.caption_check import trained_on
     from counterfoil.model import load_model
     from counterfoil.report.page import TableBlock, current_provenance
 
@@ -77,6 +79,13 @@ def audit(
     dataset, earlier = source.open(), earlier_corrections(source)
     names = tuple(model or ())
     models = [load_model(name) for name in names]
+    for each in models if split in ("all", "train") else ():
+        if trained_on(each, dataset):
+            warn(
+                f"{each.name} was trained on captions of {dataset.name}, and takes wrong ones "
+                "among them for right; look at dev and test (--split), or train on one half of "
+                "the images and audit the other"
+            )
     sections = audit_dataset(
         dataset,
         config,

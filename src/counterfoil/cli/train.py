@@ -116,8 +116,8 @@ Negatives = Annotated[
 BatchSize = Annotated[
     str | None,
     typer.Option(
-        help="Captions in a batch of every training; default 64, 128 for frozen towers and "
-        "mobilenet (`--plan` shows it). `all` makes the training split one batch and "
+        help="Captions in a batch of every training; default that of the "
+        "recipe, 64 or 128 (`--plan` shows it). `all` makes the training split one batch and "
         "an epoch one step, for contrastive and triplet with --tune frozen. `--set *.chunk=N` "
         "encodes N items at a time, in less memory (GradCache)."
     ),

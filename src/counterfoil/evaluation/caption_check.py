@@ -32,7 +32,7 @@ from pydantic import Field
 from torch import Tensor
 
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
-from counterfoil.core.console import info
+from counterfoil.core.console import info, warn
 from counterfoil.core.types import Pairs
 from counterfoil.data.checks import counted
 from counterfoil.data.dataset import ImageTextDataset, splits_of
@@ -261,7 +261,7 @@ def held_out(model: Model, dataset: ImageTextDataset) -> ImageTextDataset:
                 )
             return part
     there, whose = dataset, f"{dataset.name} ({dataset.split_name})"
-    if len(names) > 1 and _trained_on(model, dataset):
+    if len(names) > 1 and trained_on(model, dataset):
         known = [name for name in ("dev", "test") if name in names]
         there = dataset.split(*known) if known else dataset.subset(torch.arange(0))
         whose = f"{dataset.name} without what {model.name} was trained on"
@@ -271,10 +271,15 @@ def held_out(model: Model, dataset: ImageTextDataset) -> ImageTextDataset:
             f"{whose} has {counted(found, 'photo')} with captions, and a calibration needs "
             f"{MIN_PHOTOS}: {MIN_PHOTOS - found} are missing"
         )
+    if not elsewhere:
+        warn(
+            f"{model.name} was trained on other data than {dataset.name} as it is now; photos that "
+            "are in both make its answers too sure: calibrate on photos that it has not seen"
+        )
     return there
 
 
-def _trained_on(model: Model, dataset: ImageTextDataset) -> bool:
+def trained_on(model: Model, dataset: ImageTextDataset) -> bool:
     """Return True if the card of a model says that it was trained on these data."""
     known = model.card.provenance.get("data_fingerprint") if model.card else None
     parts = [dataset, *(dataset.split(name) for name in dataset.split_names if name == "train")]

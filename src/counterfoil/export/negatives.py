@@ -21,7 +21,13 @@ from torch import Tensor
 from counterfoil.core.artifact import MANIFEST
 from counterfoil.core.config import parse_choice
 from counterfoil.core.console import progress
-from counterfoil.core.io import atomic_folder, ensure_absent, ensure_writable_folder, read_json
+from counterfoil.core.io import (
+    atomic_folder,
+    ensure_absent,
+    ensure_writable_folder,
+    files_digest,
+    read_json,
+)
 from counterfoil.data.batching import BatchSampler
 from counterfoil.data.checks import counted
 from counterfoil.data.dataset import ImageTextDataset, images_saying, plain_caption
@@ -670,11 +676,14 @@ _PATHS = (
 def _write_readme(description: str, folder: Path) -> None:
     """Write the description, with a YAML head by which `datasets.load_dataset` opens the folder.
 
-    Without a configuration's name it opens captions as queries, where there are such.
+    Without a configuration's name it opens captions as queries, where there are such. `datasets`
+    keeps what it has read by the folder's name and the version, which therefore is the content's:
+    else a later export into a folder of this name would be taken for the first.
     """
     files = sorted((path.name for path in folder.glob("*.jsonl")), key=_opened_first)
     configs = "".join(
         f"- config_name: {name.removesuffix('.jsonl')}\n  data_files: {name}\n"
+        f"  version: 0.0.{int(files_digest(folder / name)[:8], 16)}\n"
         + ("  default: true\n" if name == files[0] else "")
         for name in files
     )

@@ -24,9 +24,11 @@ from counterfoil import __version__
 from counterfoil.core import distributed
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.core.config import parse_literal
+from counterfoil.core.console import warn
 from counterfoil.core.io import write_lock
 from counterfoil.core.resumable import partial_folder
 from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Needs, Pairs, Role
+from counterfoil.data.contents import ContentDigests
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.losses.base import WeightedSum
 from counterfoil.model import Model
@@ -171,6 +173,7 @@ class TargetManifest(ArtifactManifest):
         image_count: images, I.
         text_count: texts, T.
         teachers: the teachers, in order.
+        contents: what tells that pictures or features were exchanged.
     """
 
     corpus: str
@@ -179,6 +182,7 @@ class TargetManifest(ArtifactManifest):
     image_count: int = Field(ge=1)
     text_count: int = Field(ge=1)
     teachers: tuple[TeacherTargets, ...] = Field(min_length=1)
+    contents: ContentDigests = ContentDigests()
 
     def same(self, other: TargetManifest) -> bool:
         """Return whether both describe the same files of the same models and data.
@@ -241,8 +245,8 @@ class TargetStore:
         if stored.checkpoint == source.checkpoint:
             weights = "had the weights of the model, but read or used them in another way"
         raise ValueError(
-            f"teacher {teacher} of {folder} {weights}; it was trained or saved again, or is "
-            "another one, so ask the teachers again, into a new folder"
+            f"teacher {teacher + 1} of {folder} {weights}; it was trained or saved again, or is "
+            "another one, so name another folder as store"
         )
 
 
@@ -313,6 +317,7 @@ def write_targets(
         image_count=len(dataset),
         text_count=len(dataset.texts),
         teachers=tuple(_measure(teacher) for teacher in teachers),
+        contents=ContentDigests.of(teachers[0].processor.dataset),
         version=__version__,
     )
     if TARGETS.exists(folder) and (existing := TARGETS.read_manifest(folder)).same(manifest):
@@ -696,6 +701,12 @@ class Teachers(NegativeSource):
             write_targets(self.store, teachers, form="stored", precision="fp32")
         found = TargetStore.open(self.store, fingerprint=data.dataset.fingerprint)
         self._check_same([teacher.source for teacher in teachers], found, self.store)
+        if exchanged := found.manifest.contents.exchanged(ContentDigests.of(data.dataset)):
+            warn(
+                f"the {' and '.join(exchanged)} of {data.dataset.name} are others than those that "
+                f"{self.store} was made of; name another folder as store, unless they are copies "
+                "in another form"
+            )
         weights = target_weighting(
             found.manifest.teachers, model.loss_scale, standardise=self.standardise
         )

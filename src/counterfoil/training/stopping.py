@@ -102,6 +102,7 @@ class Convergence:
     why: str
 
 
+FEW_STEPS = 30  # of fewer a flat figure on dev says nothing
 _SMALL = 0.02  # share of the loss: a smaller fall is none, and larger noise hides one
 
 

@@ -78,6 +78,7 @@ from counterfoil.training.step import (
     source_names,
 )
 from counterfoil.training.stopping import (
+    FEW_STEPS,
     Convergence,
     StopMonitor,
     StopReason,
@@ -284,6 +285,9 @@ class TrainingLoop(Generic[B]):
             return Convergence(
                 "still improving", "the last evaluation on dev was the best, so more steps may help"
             )
+        elif at.step < FEW_STEPS:
+            why = f"dev was no better after epoch {at.best.epoch}, of so few steps"
+            return Convergence("cannot tell whether it converged", f"{why} ({at.step:,} in all)")
         elif config.keep_last:
             return Convergence("converged", "an evaluation on dev before the last was as good")
         elif at.best.step == at.step:

@@ -82,6 +82,19 @@ def test_a_model_that_finds_most_captions_odd_is_said_to_be_too_weak(tmp_path, a
     assert "too weak to find wrong ones here" in page
 
 
+def test_a_model_that_was_trained_on_the_captions_takes_wrong_ones_for_right(tmp_path, capsys):
+    train = ("train", "vsepp", "--data", "scenes:images=40,features=regions", "--output", "run")
+    small = ("--epochs", 1, "--set", "*.batch=16")
+    assert run(*(tmp_path / word if word == "run" else word for word in (*train, *small))) == 0
+    for number, (split, told) in enumerate((("all", True), ("test", False))):
+        capsys.readouterr()
+        out = tmp_path / f"audit{number}"
+        options = ("--model", tmp_path / "run", "--split", split, "--output", out)
+        assert run("audit", "scenes:images=40,features=regions", *options) == 0
+        said = "was trained on captions of scenes, and takes wrong ones among them for right"
+        assert (said in " ".join(capsys.readouterr().err.split())) == told
+
+
 def test_pictures_that_cannot_be_read_are_found_and_the_rest_goes_on(tmp_path, audited):
     folder = photos(tmp_path / "photos")
     (folder / "4.png").write_bytes(b"no picture")

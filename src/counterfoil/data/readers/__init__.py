@@ -13,6 +13,7 @@ from typing import Any
 from counterfoil.core import registry
 from counterfoil.core.config import unknown_name
 from counterfoil.core.console import info
+from counterfoil.core.shipped import SHIPPED
 from counterfoil.data.checks import warn_of_left_out
 from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
 from counterfoil.data.dataset import ImageTextDataset, divided_by
@@ -171,8 +172,8 @@ def _read(source: Source, given: str) -> ImageTextDataset:
         )
     for format in _formats(source):
         if format.matches(source):
-            package = registry.package_of(format.read).partition(".")[0]
-            if source.path.is_dir() and package != "counterfoil":
+            foreign = registered_formats(source.path, foreign=True)
+            if source.path.is_dir() and any(other is format for other in foreign):
                 info(f"{source.path} is read as {format.name}, a reader of another package")
             return _read_as(format, source)
     raise ValueError(_unknown(source))
@@ -189,9 +190,14 @@ def _formats(source: Source) -> list[Format]:
     return sorted((*registered, *own_formats()), key=attrgetter("order"))
 
 
-def registered_formats(path: Path) -> Iterator[Format]:
-    """The registered formats whose pattern fits a file, or a file in a folder."""
+def registered_formats(path: Path, *, foreign: bool = False) -> Iterator[Format]:
+    """The registered formats whose pattern fits a file, or a file in a folder.
+
+    `foreign` are those of other packages alone.
+    """
     for pattern in registry.names("reader"):
+        if foreign and pattern in SHIPPED["reader"]:
+            continue
         if path.match(pattern) if path.is_file() else any(path.glob(pattern)):
             yield registry.find("reader", pattern)
 
