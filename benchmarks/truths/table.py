@@ -120,10 +120,10 @@ def table(found: Mapping[str, Any]) -> str:
         if "differences" in arm:
             cells = [
                 f"{change:+.2f} ({low:+.2f} to {high:+.2f})"
-                for change, low, high in arm["differences"].values()
+                for change, low, high in (arm["differences"][measure] for measure in MEASURES)
             ]
         else:
-            cells = [f"{mean:.2f}" for mean in arm["means"].values()]
+            cells = [f"{arm['means'][measure]:.2f}" for measure in MEASURES]
         first = [arm["arm"], str(arm["seeds"]), f"{arm['steps']:,}", f"{arm['pairs']:,}"]
         rows.append(f"| {' | '.join([*first, *cells])} |")
     verdicts = [f"- {_sentence(contrast)}" for contrast in found["contrasts"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +12,13 @@ import torch
 
 import corpus_cases
 from benchmarks.truths import __main__ as command
-from benchmarks.truths import arms, table
+from benchmarks.truths import arms, page, table
 from benchmarks.truths.bed import Bed, write_bed
 from counterfoil.core.io import write_json
 from counterfoil.data.readers import load_dataset
 from counterfoil.losses.contrastive import InfoNCELoss
 
+DOCS = Path(__file__).parents[3] / "docs"
 SPLITS = ["train"] * 300 + ["val"] * 20 + ["test"] * 20
 
 
@@ -139,6 +141,37 @@ def test_explored_declared_confirmed_and_taken_up_again(bed, tmp_path, monkeypat
     )
     assert command.main(call) == 2
     assert "declares other comparisons than this code" in capsys.readouterr().err
+
+
+def test_the_page_shows_its_ledger():
+    """The table is that of the summary, whose means are those of the trainings."""
+    found = json.loads((DOCS / page.SUMMARY).read_text("utf-8"))
+    text = (DOCS / page.PAGE).read_text("utf-8")
+    assert text.partition(page.START)[2].partition(page.END)[0].strip() == table.table(found)
+    lines = [json.loads(line) for line in (DOCS / page.TRAININGS).read_text("utf-8").splitlines()]
+    by_arm = {}
+    for line in lines:
+        if line["phase"] == "confirm":
+            by_arm.setdefault(line["arm"], {})[line["seed"]] = line["numbers"]
+    assert [*by_arm[arms.BASE]] == [*table.SEEDS]
+    assert by_arm.keys() == {arm["arm"] for arm in found["arms"]} == {arms.CCA, *arms.ARMS}
+    for arm in found["arms"]:
+        for measure, (name, weight) in table.MEASURES.items():
+            mean, base = (
+                weight
+                * sum(numbers[name.format(s)] for numbers in one.values() for s in ("i2t", "t2i"))
+                / len(one)
+                for one in (by_arm[arm["arm"]], by_arm[arms.BASE])
+            )
+            assert arm["means"][measure] == pytest.approx(mean, abs=1e-3)
+            if "differences" in arm:
+                change, low, high = arm["differences"][measure]
+                assert change == pytest.approx(mean - base, abs=2e-3)
+                assert low <= change <= high
+    tried = [line for line in lines if line["phase"] == "explore"]
+    assert len(tried) == 24 * len(arms.ARMS)
+    best = command.chosen(tried)
+    assert {arm["arm"]: arm["point"] for arm in found["arms"][1:]} == best
 
 
 def points(seed: int, gain: float, between: float) -> dict[int, dict[str, torch.Tensor]]:
