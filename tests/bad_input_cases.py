@@ -402,7 +402,7 @@ plan aoq --set online.model=3 => set one of | image_pool
 run aoq --set online.rate=0.0 => rate=0.0 | above 0
 run aoq --set online.precision=fp61 => 'fp61' is not a value of 'precision'
 report => Missing argument 'runs
-report nowhere => nowhere holds no note of a stage | folder of a run
+report nowhere => nowhere does not exist | folder of a run
 audit scenes => Missing option '--output'
 audit phots --output x => phots does not exist
 audit scenes --output x --set near=0.0 => near=0.0 | above 0 and up to 1
@@ -467,7 +467,7 @@ papers analyse online-rank vectors --output a.html --batch 1 => '--batch' | equa
 papers analyse negatives vectors --output a.html --anchors 0 => '--anchors' | equal to 1
 papers analyse cross-rank runs/a+ --output a.html --data $FEW => 'runs/a+' is no ensemble
 papers analyse against batches . --output page.html => 'batches' | did you mean 'batch'
-papers analyse student nowhere --output page.html => nowhere holds no note of a stage
+papers analyse student nowhere --output page.html => nowhere does not exist
 papers analyse against batch runs/a runs/a --output page.html => runs/a is given twice
 papers analyse map vectors --data $FEW --method tsn --output page.html
     => 'tsn' | did you mean 'tsne'

@@ -236,7 +236,7 @@ def rising(measure):
 def test_no_command_where_the_best_came_before(models, tmp_path, capsys):
     data = photos(tmp_path / "photos")
     words = ("contrastive", "--model", models / "clip", "--tune", "frozen", "--data", data)
-    settings = ("--lr", "1e-9", "--epochs", 3, "--output", tmp_path / "run")
+    settings = ("--lr", "1e-9", "--epochs", 30, "--output", tmp_path / "run")
     assert recipes_cases.run("train", *words, *settings, "--set=*.least_dev=0") == 0
     out = capsys.readouterr().out
     assert "was the best" not in out

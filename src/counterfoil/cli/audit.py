@@ -80,7 +80,10 @@ def audit(
     names = tuple(model or ())
     models = [load_model(name) for name in names]
     for each in models if split in ("all", "train") else ():
-        if trained_on(each, dataset):
+        named = (
+            each.card and each.card.provenance.get("data") == dataset.name
+        )  # it may have changed
+        if named or trained_on(each, dataset):
             warn(
                 f"{each.name} was trained on captions of {dataset.name}, and takes wrong ones "
                 "among them for right; look at dev and test (--split), or train on one half of "

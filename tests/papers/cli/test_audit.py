@@ -93,6 +93,9 @@ def test_a_model_that_was_trained_on_the_captions_takes_wrong_ones_for_right(tmp
         assert run("audit", "scenes:images=40,features=regions", *options) == 0
         said = "was trained on captions of scenes, and takes wrong ones among them for right"
         assert (said in " ".join(capsys.readouterr().err.split())) == told
+    more = ("--model", tmp_path / "run", "--output", tmp_path / "changed")
+    assert run("audit", "scenes:images=44,features=regions", *more) == 0
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 def test_pictures_that_cannot_be_read_are_found_and_the_rest_goes_on(tmp_path, audited):
