@@ -173,6 +173,24 @@ def test_splits_that_names_draw_hold_back_no_photo_from_a_model_trained_elsewher
     assert "photos that are in both make its answers too sure" in said
 
 
+def test_a_calibration_remembers_that_its_photos_may_have_been_trained_on(tmp_path):
+    model = load_model("vectors")
+    data = photos(120, splits=["train"] * 60 + ["dev"] * 60)
+    train = data.split("train")
+    for trained, given, told in (
+        (data, data, False),
+        (photos(90), data, True),
+        (train, train, True),
+    ):
+        card = SavedModelCard(model=None, provenance={"data_fingerprint": trained.fingerprint})
+        check = fit_caption_check(replace(model, card=card), given)
+        assert ("trained on some of these photos, more answers are wrong" in check.basis) == told
+        place = tmp_path / f"{len(trained)}"
+        check.write(place)
+        assert CaptionCheck.read(place) == check
+    assert not fit_caption_check(model, data).perhaps_seen
+
+
 class Joint(RetrievalModel):
     """Scores pairs by a function of both, as joint encoders do; trained on probabilities."""
 

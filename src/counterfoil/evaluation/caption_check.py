@@ -75,6 +75,7 @@ class CaptionCheckManifest(ArtifactManifest):
     captions: int = Field(ge=1)
     data: str
     model: str
+    perhaps_seen: bool = False
 
 
 CHECKED = ArtifactFormat(
@@ -99,6 +100,7 @@ class CaptionCheck:
         captions: of these photos.
         data: name of the data set and its splits.
         model: identity of the model.
+        perhaps_seen: the model was trained on data that may hold these photos.
     """
 
     low: float | None
@@ -108,6 +110,7 @@ class CaptionCheck:
     captions: int
     data: str
     model: str
+    perhaps_seen: bool = False
 
     def verdict(self, score: float) -> Verdict:
         """The answer for a caption of this score, see `Explanation.score`.
@@ -159,10 +162,11 @@ class CaptionCheck:
             if self.low is None
             else f"one below {self.low:.3f} does not fit (at most {less} expected to be wrong)",
         ]
+        seen = "; if the model was trained on some of these photos, more answers are wrong"
         return (
             f"{known}: {', '.join(bounds)}, where every second caption is right and the wrong ones "
             "are those of other photos; to fit, a caption is held against the tenth of them that "
-            "score highest with the photo"
+            f"score highest with the photo{seen if self.perhaps_seen else ''}"
         )
 
     def write(self, folder: Path) -> None:
@@ -219,6 +223,8 @@ def fit_caption_check(
 
     model = as_model(model)
     part = held_out(model, dataset)
+    # a dev split of the data that it was trained on, or of photos whose names draw it, is new
+    kept_apart = len(part) < len(dataset) and (trained_on(model, dataset) or _drawn(dataset))
     photos = part.relation.described
     if len(photos) > MAX_PHOTOS:
         photos = photos[torch.linspace(0, len(photos) - 1, MAX_PHOTOS).round().long()]
@@ -232,7 +238,8 @@ def fit_caption_check(
     owners = part.text_to_image[false.text].numpy()
     found = thresholds(right, true.image.numpy(), other, false.image.numpy(), owners)
     name = f"{part.name} ({part.split_name.replace('+', ', ')})"
-    return CaptionCheck(*found, len(part), len(part.texts), name, model.identity())
+    seen = not (_elsewhere(model) or kept_apart)
+    return CaptionCheck(*found, len(part), len(part.texts), name, model.identity(), seen)
 
 
 def held_out(model: Model, dataset: ImageTextDataset) -> ImageTextDataset:
@@ -247,8 +254,7 @@ def held_out(model: Model, dataset: ImageTextDataset) -> ImageTextDataset:
         ValueError: there are fewer than 50 photos with captions.
     """
     names = dataset.split_names
-    drawn = list(dataset.splits) == splits_of(dataset.image_ids)
-    elsewhere = model.card is None or "data_fingerprint" not in model.card.provenance
+    drawn, elsewhere = _drawn(dataset), _elsewhere(model)
     choices = [("dev",), ("dev", "test")] if len(names) > 1 and not (drawn and elsewhere) else []
     for chosen in choices:
         known = [name for name in chosen if name in names]
@@ -277,6 +283,16 @@ def held_out(model: Model, dataset: ImageTextDataset) -> ImageTextDataset:
             "are in both make its answers too sure: calibrate on photos that it has not seen"
         )
     return there
+
+
+def _drawn(dataset: ImageTextDataset) -> bool:
+    """Return True if the names of the images draw their splits."""
+    return list(dataset.splits) == splits_of(dataset.image_ids)
+
+
+def _elsewhere(model: Model) -> bool:
+    """Return True for a model that was not trained here."""
+    return model.card is None or "data_fingerprint" not in model.card.provenance
 
 
 def trained_on(model: Model, dataset: ImageTextDataset) -> bool:
