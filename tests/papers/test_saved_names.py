@@ -28,6 +28,7 @@ UNWRITTEN = {
     "OwnEncoders",  # around a module of the user's, whose own name is saved
     "OwnScore",
     "OwnLoss",  # around a function or module, which is recorded itself
+    "ForeignLoss",
     "VectorLoss",
     "RetrievalModel",
     "SingleVectorModel",
