@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import final, get_args
+from typing import Any, final, get_args
 
 from rich.table import Table as RichTable
 from rich.tree import Tree
@@ -341,7 +341,6 @@ def _mean_deviation(values: Sequence[float]) -> str:
 
 def figure_svg(table: Table, entries: Sequence[Entry]) -> str:
     """Differences on test and dev with their intervals, a line of the figure each, as SVG."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     shown = [line for line in lines(table, entries) if line.against]
@@ -361,7 +360,14 @@ def figure_svg(table: Table, entries: Sequence[Entry]) -> str:
     axes.set_xlabel(f"{table.metrics[0]} against {table.base}, 95 % interval over seeds")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.legend(frameon=False, loc="best")
+    return svg_text(canvas, table.name)
+
+
+def svg_text(canvas: Any, salt: str) -> str:
+    """A figure of matplotlib as SVG; the same numbers give the same file."""
+    from matplotlib import rc_context
+
     svg = io.StringIO()
-    with rc_context({"svg.hashsalt": table.name}):  # the same numbers give the same file
+    with rc_context({"svg.hashsalt": salt}):
         canvas.savefig(svg, format="svg", metadata={"Date": None})
     return svg.getvalue()

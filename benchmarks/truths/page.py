@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.experiments.summary import svg_text
 from benchmarks.truths.arms import BASE
 from benchmarks.truths.table import MEASURES, OTHERS, OWN, table
 from counterfoil.core.io import write_text
@@ -47,7 +47,6 @@ def _training(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def figure_svg(found: Mapping[str, Any]) -> str:
     """RSum on test against mAP of others, a point for each arm, with their intervals, as SVG."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     canvas = Figure(figsize=(8.6, 4.6), layout="constrained")
@@ -67,7 +66,4 @@ def figure_svg(found: Mapping[str, Any]) -> str:
     axes.set_ylabel(f"{OTHERS}, judged pairs: difference")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(1.01, 0.5))
-    svg = io.StringIO()
-    with rc_context({"svg.hashsalt": "truths"}):  # the same numbers give the same file
-        canvas.savefig(svg, format="svg", metadata={"Date": None})
-    return svg.getvalue()
+    return svg_text(canvas, "truths")

@@ -29,6 +29,7 @@ from counterfoil.core.io import write_lock
 from counterfoil.core.resumable import partial_folder
 from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Needs, Pairs, Role
 from counterfoil.data.contents import ContentDigests
+from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.losses.base import WeightedSum
 from counterfoil.model import Model
@@ -697,16 +698,13 @@ class Teachers(NegativeSource):
                 ]
             )
             return
-        if not TARGETS.exists(self.store):
+        existed = TARGETS.exists(self.store)
+        if not existed:
             write_targets(self.store, teachers, form="stored", precision="fp32")
         found = TargetStore.open(self.store, fingerprint=data.dataset.fingerprint)
         self._check_same([teacher.source for teacher in teachers], found, self.store)
-        if exchanged := found.manifest.contents.exchanged(ContentDigests.of(data.dataset)):
-            warn(
-                f"the {' and '.join(exchanged)} of {data.dataset.name} are others than those that "
-                f"{self.store} was made of; name another folder as store, unless they are copies "
-                "in another form"
-            )
+        if existed:
+            self._warn_of_exchanged(found, data.dataset, self.store)
         weights = target_weighting(
             found.manifest.teachers, model.loss_scale, standardise=self.standardise
         )
@@ -714,6 +712,16 @@ class Teachers(NegativeSource):
         self._ensemble = TeacherEnsemble(
             teachers=stored_teachers(found, weights, networks.__getitem__)
         )
+
+    @staticmethod
+    def _warn_of_exchanged(found: TargetStore, dataset: ImageTextDataset, store: Path) -> None:
+        """Say that pictures or features are others than those that were encoded."""
+        if exchanged := found.manifest.contents.exchanged(ContentDigests.of(dataset)):
+            warn(
+                f"the {' and '.join(exchanged)} of {dataset.name} are others than those that "
+                f"{store} was made of; name another folder as store, unless they are copies in "
+                "another form"
+            )
 
     @staticmethod
     def _check_same(given: Sequence[ModelSource], found: TargetStore, store: Path) -> None:

@@ -90,7 +90,7 @@ def watch_for_stop(minutes: float, save_minutes: float) -> Iterator[StopMonitor]
 
 
 State = Literal["converged", "still improving", "cannot tell whether it converged"]
-_UNKNOWN: State = "cannot tell whether it converged"
+UNKNOWN: State = "cannot tell whether it converged"
 
 
 @final
@@ -127,7 +127,7 @@ def loss_convergence(
     if min(len(earlier), len(last)) < 2 or settled > 0.6 * steps:
         after = f" after the warm-up of the loss, step {settled:,}," if settled else ""
         return Convergence(
-            _UNKNOWN, f"{why}, and {steps:,} steps are too few{after} to tell by the loss"
+            UNKNOWN, f"{why}, and {steps:,} steps are too few{after} to tell by the loss"
         )
     before, now = fmean(earlier), fmean(last)
     fall = before - now
@@ -141,5 +141,5 @@ def loss_convergence(
             "of the steps, so more steps may help, or overfit",
         )
     if noise > least and fall + noise > least:
-        return Convergence(_UNKNOWN, f"{said} varied too much to see whether it still falls")
+        return Convergence(UNKNOWN, f"{said} varied too much to see whether it still falls")
     return Convergence("converged", f"{said} no longer falls ({now:.3g})")

@@ -79,6 +79,7 @@ from counterfoil.training.step import (
 )
 from counterfoil.training.stopping import (
     FEW_STEPS,
+    UNKNOWN,
     Convergence,
     StopMonitor,
     StopReason,
@@ -287,12 +288,12 @@ class TrainingLoop(Generic[B]):
             )
         elif at.step < FEW_STEPS:
             why = f"dev was no better after epoch {at.best.epoch}, of so few steps"
-            return Convergence("cannot tell whether it converged", f"{why} ({at.step:,} in all)")
+            return Convergence(UNKNOWN, f"{why} ({at.step:,} in all)")
         elif config.keep_last:
             return Convergence("converged", "an evaluation on dev before the last was as good")
         elif at.best.step == at.step:
             return Convergence(
-                "cannot tell whether it converged",
+                UNKNOWN,
                 "the last evaluation on dev was the best behind the warm-up of the loss, but one "
                 "inside it was as good",
             )
