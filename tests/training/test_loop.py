@@ -440,7 +440,7 @@ def test_a_warm_up_of_the_loss_is_not_counted(
     assert fitted.best is not None
     assert (fitted.steps, fitted.best.step) == (45, 45)
     assert best_epoch_note(fitted, "RSum") == (
-        "best epoch 9 of 9, dev RSum 3.0; of epochs 8 to 9: the loss warmed up until step 30"
+        "best epoch 9 of 9, dev RSum 3.0; epochs 8 to 9 competed: the loss warmed up until step 30"
     )
     said = capsys.readouterr().err.splitlines()
     assert (

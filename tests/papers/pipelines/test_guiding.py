@@ -238,7 +238,7 @@ def test_a_teacher_that_is_missing_or_was_trained_again_is_refused(whole, tmp_pa
     manifest.write_text(json.dumps({**plain, "form": "models"}))
     resealed(manifest.parent)
     with pytest.raises(
-        ValueError, match=r"teacher 1 of .* had the weights 0123, but the model has"
+        ValueError, match=r"teacher 2 of .* had the weights 0123, but the model has"
     ):
         guide_of(context(folder, made), student(made), 1.0)
     shutil.rmtree(folder / "teacher-0" / "model")

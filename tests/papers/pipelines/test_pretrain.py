@@ -110,7 +110,7 @@ def test_it_says_what_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run_pipeline(alone, DataSource(DATA), tmp_path / "run")
     out = " ".join(capsys.readouterr().err.split())
     assert "the regions of scenes come without class probabilities, so mrckl left out" in out
-    assert "best epoch 1 of 1, dev accuracy" in out
+    assert "last epoch 1 of 1, dev accuracy" in out
 
 
 def test_classes_beside_the_features_are_asked(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_training_says_on_how_many(tmp_path, capsys):
     assert "online: measured on 5 of the 12 images of dev" in shown.err
     assert "on 5 images" in shown.err
     assert any(
-        "online: best epoch" in line and "on 5 images" in line for line in shown.err.splitlines()
+        "online: last epoch" in line and "on 5 images" in line for line in shown.err.splitlines()
     )
     lines = read_metrics(tmp_path / "run" / "online" / "metrics.jsonl")
     assert {line["dev_images"] for line in lines if "dev_rsum" in line} == {5}

@@ -276,9 +276,11 @@ def best_epoch_note(fitted: TrainResult, figure: str) -> str:
     note = f"{kept} epoch {fitted.best.epoch} of {epochs}, dev {figure} {fitted.best.value:.1f}{on}"
     if fitted.finished and fitted.steps < fitted.planned:
         note += f"; stopped after {fitted.steps:,} of {fitted.planned:,} steps, no better since"
-    if fitted.warm_up and fitted.first and not fitted.keep_last:
-        competed = f"{fitted.first} to {epochs}" if fitted.chosen else f"{epochs} alone"
-        note += f"; of epochs {competed}: the loss warmed up until step {fitted.warm_up:,}"
+    if fitted.warm_up and fitted.first and fitted.first > 1 and not fitted.keep_last:
+        competed = (
+            f"epochs {fitted.first} to {epochs}" if fitted.chosen else f"epoch {epochs} alone"
+        )
+        note += f"; {competed} competed: the loss warmed up until step {fitted.warm_up:,}"
     return note
 
 
