@@ -100,6 +100,40 @@ class StopAfter(Callback):
             loop.stop.minutes = 1e-9
 
 
+@pytest.mark.parametrize("positives", ["id", "diagonal"])
+def test_negatives_as_in_the_authors_code(positives: str, tmp_path: Path) -> None:
+    """By "diagonal" another caption of the same image is a negative; by the first step's loss."""
+    train = data().split("train").with_positives(positives)  # type: ignore[arg-type]
+    seen: list[tuple[list[int], float]] = []
+
+    class Seen(Callback):
+        def on_step_end(self, loop: Any, group: Any, losses: Any) -> None:
+            rows = group[0].text_rows[group[0].anchors.text]
+            seen.append((rows.tolist(), losses["loss"].item()))
+
+    trainer(
+        tmp_path / "a",
+        loss=HardestTripletLoss(),
+        train=train,
+        dev=None,
+        sources=[],
+        config=TrainConfig(steps=1),
+        callbacks=[Seen()],
+    ).train()
+    rows, loss = seen[0]
+    start = small_model().embed(train)  # as before the first step
+    image = train.text_to_image[rows]
+    scores = start.images.tokens[image, 0] @ start.texts.tokens[rows, 0].T
+    cost = 0.2 + scores - scores.diagonal()[:, None], 0.2 + scores - scores.diagonal()
+    same = image[:, None] == image if positives == "id" else torch.eye(len(rows)).bool()
+    assert same.sum() > len(rows) or positives == "diagonal"
+    wanted = sum(
+        side.masked_fill(same, 0).clamp(min=0).amax(axis).sum()
+        for axis, side in zip((1, 0), cost, strict=True)
+    )
+    assert loss == pytest.approx(float(wanted), rel=1e-5)
+
+
 def test_it_trains_saves_and_opens(tmp_path: Path) -> None:
     start = small_model()
     before = deepcopy(start)

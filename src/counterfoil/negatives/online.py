@@ -23,7 +23,7 @@ from counterfoil.core.types import (
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.losses.base import WeightedSum
 from counterfoil.models.base import RetrievalModel
-from counterfoil.models.layers.pooling import check_positive
+from counterfoil.models.layers.pooling import check_positive, full_precision
 from counterfoil.negatives.sampling import CandidateConfig, RoleSubset, SamplingConfig
 from counterfoil.negatives.sources import ListedSource, MinedExtras, Negatives
 from counterfoil.scoring.encode import (
@@ -207,7 +207,7 @@ class TopScoringMiner(ListedSource):
             image, left = torch.unique(pairs.image[part], return_inverse=True)
             text, right = torch.unique(pairs.text[part], return_inverse=True)
             items = images.rows(image), texts.rows(text)
-            scores.append(model.score_indices(*items, Pairs(left, right)).float())
+            scores.append(full_precision(model.score_indices(*items, Pairs(left, right))))
         return torch.cat(scores)
 
 

@@ -214,16 +214,17 @@ def adamw_plan(
     """AdamW as the scripts of GPO have it, on whose code the newer models build.
 
     With a BiGRU the scripts of GPO, CHAN and ESA leave the decay at PyTorch's 0.01; with BERT it is
-    1e-4, as it always is in those of HREM and DivE. Theirs decays biases and norms too, ours does
-    not, see `OptimizerConfig`. The last batch of an epoch is dropped. Without `drops` the rate
-    follows half a cosine.
+    1e-4, as it always is in those of HREM and DivE. All parameters decay, biases and norms too. The
+    last batch of an epoch is dropped. Without `drops` the rate follows half a cosine.
     """
     return TrainConfig(
         epochs=epochs,
         batch=batch,
         all_captions=all_captions,
         drop_last=True,
-        optimiser=OptimizerConfig(rule="adamw", rate=rate, decay=decay, clip=clip, groups=groups),
+        optimiser=OptimizerConfig(
+            rule="adamw", rate=rate, decay=decay, decay_vectors=True, clip=clip, groups=groups
+        ),
         schedule=StepDecayLR(at=drops) if drops else CosineLR(),
     )
 

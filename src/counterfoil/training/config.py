@@ -44,11 +44,15 @@ class LRSchedule(ABC):
 
     def factor(self, step: int, *, per_epoch: int, total: int) -> float:
         """The factor after so many steps, of `per_epoch` in an epoch and `total` in all."""
-        rise = self.warmup * total if self.warmup < 1 else self.warmup
+        rise = self.rise(total)
         if step < rise:
             return min(1.0, (step + 1) / rise)
         done = (step - rise) / max(1.0, total - rise)
         return self.after_warmup(min(done, 1.0), epoch=step // max(per_epoch, 1))
+
+    def rise(self, total: int) -> float:
+        """Steps of the warm-up, of `total` in all."""
+        return self.warmup * total if self.warmup < 1 else self.warmup
 
     @abstractmethod
     def after_warmup(self, done: float, *, epoch: int) -> float:
@@ -117,16 +121,80 @@ class CosineLR(LRSchedule):
 @final
 @dataclass(frozen=True, kw_only=True)
 class LinearLR(LRSchedule):
-    """A straight line from the full rate down to its share `end`."""
+    """A straight line from the full rate down to its share `end`.
+
+    Attributes:
+        end: share of the rate at the end.
+        ahead: steps by which the line is ahead once the rate has risen. At 0 the step after the
+            last one would have the share `end`; at 1 the last one has it, as in UNITER's code.
+
+    Raises:
+        ValueError: a number below 0.
+    """
 
     kind: str = field(default="linear", init=False)
     end: float = 0.0
+    ahead: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ahead < 0:
+            raise ValueError(
+                f"ahead={self.ahead} is negative; give the steps by which the line is ahead, 0 or 1"
+            )
+
+    def factor(self, step: int, *, per_epoch: int, total: int) -> float:
+        ahead = self.ahead if step >= self.rise(total) else 0
+        return super().factor(step + ahead, per_epoch=per_epoch, total=total)
 
     def after_warmup(self, done: float, *, epoch: int) -> float:
         return 1 - (1 - self.end) * done
 
 
 # The optimiser: parameter groups, rates, clipping, averaging.
+
+
+@final
+class TransformersAdamW(torch.optim.AdamW):
+    """AdamW of the early transformers library, which UNITER and TAGS were trained with.
+
+    With running means m and v after t steps, and their corrections a = 1 - beta_1^t and
+    b = 1 - beta_2^t, a weight w becomes
+
+        w' = w - rate * sqrt(b) / a * m / (sqrt(v) + epsilon)
+        w' - rate * decay * w'
+
+    PyTorch's AdamW adds epsilon to sqrt(v / b), and decays w before the update. The first steps
+    differ: with beta_2 = 0.98, epsilon counts seven times as much in step 1 as it does in the end.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update the parameters that have a gradient."""
+        for group in self.param_groups:
+            rate, (first, second) = group["lr"], group["betas"]
+            for parameter in (p for p in group["params"] if p.grad is not None):
+                state = self.state[parameter]
+                if not state:
+                    state["step"] = torch.zeros(())
+                    state["exp_avg"] = torch.zeros_like(parameter)
+                    state["exp_avg_sq"] = torch.zeros_like(parameter)
+                state["step"] += 1
+                mean = state["exp_avg"].lerp_(parameter.grad, 1 - first)
+                square = state["exp_avg_sq"].mul_(second)
+                square.addcmul_(parameter.grad, parameter.grad, value=1 - second)
+                steps = state["step"].item()
+                size = rate * math.sqrt(1 - second**steps) / (1 - first**steps)
+                parameter.addcdiv_(mean, square.sqrt().add_(group["eps"]), value=-size)
+                parameter.mul_(1 - rate * group["weight_decay"])
+
+
+Rule = Literal["adam", "adamw", "transformers-adamw"]
+_RULES: dict[str, type[torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "transformers-adamw": TransformersAdamW,
+}
 
 
 @final
@@ -139,12 +207,14 @@ class ParameterGroup:
             with ``objective.``.
         rate: multiplier of the learning rate.
         decay: weight decay of this group, or None for that of all.
+        decay_vectors: whether its vectors decay too, or None for the choice of all.
         begins: number of first epochs in which it is frozen, without gradients.
     """
 
     match: str
     rate: float = 1.0
     decay: float | None = None
+    decay_vectors: bool | None = None
     begins: int = 0
 
     def __post_init__(self) -> None:
@@ -155,18 +225,24 @@ class ParameterGroup:
             )
 
 
+_REST = ParameterGroup(match="*")
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """Adam or AdamW over named groups of parameters.
 
-    Vectors and scalars (biases, norms, temperatures) never decay. Where several groups match a
-    parameter, the first one counts.
+    Where several groups match a parameter, the first one counts.
 
     Attributes:
-        rule: "adam" adds the decay to the gradient, "adamw" takes it off the weight.
+        rule: "adam" adds the decay to the gradient, "adamw" takes it off the weight;
+            "transformers-adamw" also adds epsilon before the bias correction, see
+            `TransformersAdamW`.
         rate: learning rate.
         decay: weight decay.
+        decay_vectors: vectors and scalars (biases, norms, temperatures) decay too, as they do
+            where PyTorch's AdamW gets all parameters in one list.
         betas: of the two running means.
         epsilon: added to the root of the second.
         clip: gradients are scaled down to this global norm; 0 leaves them.
@@ -177,9 +253,10 @@ class OptimizerConfig:
         ValueError: a number out of range.
     """
 
-    rule: Literal["adam", "adamw"] = "adam"
+    rule: Rule = "adam"
     rate: float = 2e-4
     decay: float = 0.0
+    decay_vectors: bool = False
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
     clip: float = 2.0
@@ -187,7 +264,7 @@ class OptimizerConfig:
     freeze: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        parse_choice(("adam", "adamw"), self.rule, "a rule of the optimiser")
+        parse_choice(tuple(_RULES), self.rule, "a rule of the optimiser")
         if self.rate <= 0:
             raise ValueError(f"rate={self.rate}: a learning rate is above 0, as in 0.0002")
         if self.clip < 0 or self.decay < 0:
@@ -221,8 +298,11 @@ class OptimizerConfig:
             }
             for (rate, decay, begins), parameters in groups.items()
         ]
-        rule = torch.optim.Adam if self.rule == "adam" else torch.optim.AdamW
-        return rule(settings, lr=self.rate, betas=self.betas, eps=self.epsilon)
+        rule: Any = _RULES[self.rule]
+        made: torch.optim.Optimizer = rule(
+            settings, lr=self.rate, betas=self.betas, eps=self.epsilon
+        )
+        return made
 
     def unfreeze(self, optimiser: torch.optim.Optimizer, epoch: int) -> None:
         """Train the groups that begin by this epoch, and freeze those that begin later."""
@@ -233,12 +313,10 @@ class OptimizerConfig:
 
     def _treatment(self, name: str, parameter: Tensor) -> tuple[float, float, int]:
         """Multiplier of the rate, weight decay, and number of frozen epochs."""
-        decays = parameter.ndim > 1
-        for group in self.groups:
-            if fnmatchcase(name, group.match):
-                decay = self.decay if group.decay is None else group.decay
-                return group.rate, decay if decays else 0.0, group.begins
-        return 1.0, self.decay if decays else 0.0, 0
+        group = next((g for g in self.groups if fnmatchcase(name, g.match)), _REST)
+        decay = self.decay if group.decay is None else group.decay
+        vectors = self.decay_vectors if group.decay_vectors is None else group.decay_vectors
+        return group.rate, decay if vectors or parameter.ndim > 1 else 0.0, group.begins
 
     def set_rate(self, optimiser: torch.optim.Optimizer, factor: float) -> float:
         """Set every group's learning rate for the next step; returns that of the main group."""

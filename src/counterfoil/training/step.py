@@ -44,7 +44,7 @@ from counterfoil.core.types import (
     VectorScores,
     WordTask,
 )
-from counterfoil.losses.base import Loss, TiledLoss, WeightedSum
+from counterfoil.losses.base import Loss, TiledLoss, WeightedSum, full_precision
 from counterfoil.models.base import RetrievalModel, SingleVectorModel
 from counterfoil.negatives.online import existing_extras
 from counterfoil.negatives.sources import (
@@ -180,7 +180,7 @@ class TrainingStep(TrainableModule[Batch]):
         objective: the loss.
         sources: of negatives and targets, which have begun, see `NegativeSource`; what they draw
             before a batch is encoded is in the batch already.
-        precision: "bf16" encodes and scores under autocast; losses are float32 in any case.
+        precision: "bf16" encodes and scores under autocast; losses are float32 at least.
         seed: of what sources draw once the batch is scored.
         chunk: images and texts encoded at a time (GradCache), so that memory for encoding does not
             grow with the batch; 0 for all. Every piece is encoded once more in the backward pass,
@@ -503,7 +503,9 @@ def _vectors(batch: Batch, images: Tensor, texts: Tensor) -> VectorScores:
 def _anchor_vectors(batch: Batch, views: EncodedViews) -> VectorScores:
     """The vectors of the anchors, for losses that read them."""
     sides = views.inference.images, views.inference.texts
-    images, texts = (s.tokens[:n, 0].float() for s, n in zip(sides, batch.block, strict=True))
+    images, texts = (
+        full_precision(s.tokens[:n, 0]) for s, n in zip(sides, batch.block, strict=True)
+    )
     return _vectors(batch, images, texts)
 
 

@@ -37,6 +37,18 @@ def test_padding_takes_no_part():
     torch.testing.assert_close(made(given).tokens[given.mask], by_hand(made, real, real))
 
 
+def test_released_padding_counts_as_regions_of_zeros():
+    made, given = tower(released_padding=True), items([3, 1, 2])
+    real = given.values[given.mask]
+    zeros = torch.zeros(3, FEATURES, dtype=torch.double)
+    found = made(given).tokens[given.mask]
+    torch.testing.assert_close(found, by_hand(made, real, torch.cat([real, zeros])))
+    assert (found - by_hand(made, real, real)).abs().max() > 1e-3
+    made.eval()  # padding has no share in evaluation
+    alone = items([3])
+    torch.testing.assert_close(made(given).tokens[0, :3], made(alone).tokens[0])
+
+
 def test_one_region_can_be_trained_on():
     assert tower()(items([1])).tokens.isfinite().all()
 

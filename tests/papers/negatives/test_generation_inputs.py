@@ -220,6 +220,18 @@ def test_the_hardest_of_what_may_be_kept(given: tuple[Tensor, Tensor], count: in
         assert row == (order + [-1] * count)[:count]
 
 
+def test_double_precision_stays_where_captions_are_drawn_and_ranked() -> None:
+    """Two scores that single precision cannot tell apart are still in their order."""
+    scores = torch.tensor([[0.7, 0.7 + 1e-12, 0.7 - 1e-12]], dtype=torch.double)
+    assert hardest_allowed(scores, torch.ones_like(scores).bool(), 3).tolist() == [[1, 0, 2]]
+    logits = torch.randn(3, 5, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    chances = refill_probabilities(logits, temperature=1.5)
+    assert chances.dtype == torch.double
+    torch.testing.assert_close(chances, (logits / 1.5).softmax(1), rtol=0, atol=1e-15)
+    for half in (torch.half, torch.bfloat16):
+        assert refill_probabilities(logits.to(half), temperature=1.5).dtype == torch.float
+
+
 def test_words_that_occur() -> None:
     captions, mask = torch.tensor([[1, 2], [3, 0], [4, 4]]), torch.tensor([[1, 1], [1, 0], [1, 1]])
     there = occurs_in_captions(captions, mask.bool(), torch.tensor([0, 0, 2]), (3, 5))

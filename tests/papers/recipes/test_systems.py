@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from counterfoil.papers import systems
+from counterfoil.papers.models.uniter import UNITER, uniter_name
 from counterfoil.papers.systems import LARGE, SYSTEMS
 from counterfoil.pipelines.pipeline import Train
 from counterfoil.recipes.catalogue import find_recipe
-from counterfoil.training.config import TrainConfig
+from counterfoil.training.config import LinearLR, TrainConfig
 
 CAPTIONS = {"flickr30k": 145_000, "coco": 566_435}
 
@@ -165,6 +166,7 @@ def test_numbers_of_the_papers(like):
         dive = name == "dive"
         assert numbers(plan) == rows[place], name
         assert (plan.optimiser.rule, plan.optimiser.decay) == ("adamw", decay), name
+        assert plan.optimiser.decay_vectors, name  # biases and norms too
         assert (plan.optimiser.clip, plan.all_captions, plan.drop_last) == (
             1 if dive else 2,
             dive,
@@ -208,6 +210,48 @@ def test_numbers_of_tags(row):
         assert (plan.optimiser.rate, plan.steps) == (wanted.rate, wanted.steps)
         assert plan.batch * plan.accumulate == wanted.batch
         assert plan.optimiser.clip == 2
+        assert plan.optimiser.rule == "transformers-adamw"
+        assert plan.schedule == LinearLR(warmup=0.1, ahead=1)
+
+
+# tensors of UNITER's code that are no matrices here, without biases; the fact is in their names
+THEIR_VECTORS = (
+    "uniter.embeddings.LayerNorm.weight",
+    "uniter.img_embeddings.LayerNorm.weight",
+    "uniter.img_embeddings.img_layer_norm.weight",
+    "uniter.img_embeddings.pos_layer_norm.weight",
+    "uniter.encoder.layer.0.attention.output.LayerNorm.weight",
+    "uniter.encoder.layer.0.output.LayerNorm.weight",
+    "cls.predictions.transform.LayerNorm.weight",
+    "correction_output.predictions.transform.LayerNorm.weight",
+    "feat_regress.net.2.weight",
+    "region_classifier.net.2.weight",
+)
+
+
+@pytest.mark.parametrize("name", ["pretrained", "tags", "tags-dc"])
+def test_what_decays_in_uniters_code(name):
+    """Theirs spares what is called bias or LayerNorm, and nothing else."""
+    made = find_recipe("tags-dc", like="flickr30k").stage(name)
+    body = UNITER(
+        layers=1, width=8, heads=2, inner=8, vocabulary=9, positions=9, features=8, classes=3,
+        outputs=made.model.arguments["outputs"],
+    )  # fmt: skip
+    groups = made.plan.optimiser.build(body).param_groups
+    decays = {id(p): group["weight_decay"] > 0 for group in groups for p in group["params"]}
+    decaying = {uniter_name(their) for their in THEIR_VECTORS if "LayerNorm" not in their}
+    decaying |= {"text.kind", "image.kind", "image.veil"}  # rows of matrices, theirs
+    for own, parameter in body.named_parameters():
+        assert decays[id(parameter)] == (parameter.ndim > 1 or own in decaying), own
+    assert made.plan.optimiser.decay == 0.01
+
+
+def test_the_small_sets_have_an_optimiser_of_our_own():
+    for like in ("scenes", "flickr8k"):
+        plan = stage("tags", "tags", like=like).plan
+        assert (plan.optimiser.rule, plan.optimiser.groups) == ("adamw", ())
+        assert plan.schedule == LinearLR(warmup=0.1)
+        assert not stage("online", "online", model="chan", like=like).plan.optimiser.decay_vectors
 
 
 def test_numbers_of_the_methods():

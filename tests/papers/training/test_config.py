@@ -45,6 +45,7 @@ from counterfoil.training.step import OptimizerStep, TrainingStep
         (TrainConfig, {"precision": "fp16"}, "'fp16' is not a precision; did you mean 'bf16'"),
         (TrainConfig, {"track": ("tensorbord",)}, "is not a tracker; did you mean 'tensorboard'"),
         (ConstantLR, {"warmup": -1}, "warmup=-1 is negative"),
+        (LinearLR, {"ahead": -1}, "ahead=-1 is negative"),
         (StepDecayLR, {}, "name either the epochs between"),
         (StepDecayLR, {"every": 1, "at": (2,)}, "name either the epochs between"),
         (OptimizerConfig, {"rate": 0.0}, "rate=0.0: a learning rate is above 0"),
@@ -107,6 +108,18 @@ def test_factors(schedule: LRSchedule, at: Iterable[int], factors: list[float]) 
     assert [found[step] for step in at] == pytest.approx(factors)
 
 
+def test_the_line_of_uniters_code_is_one_step_ahead() -> None:
+    """Theirs, counted from 1: s / W in the warm-up, then (S - s) / (S - W), so 0 in the end."""
+    warmup, total = 4, 20
+    theirs = [
+        step / warmup if step < warmup else (total - step) / (total - warmup)
+        for step in range(1, total + 1)
+    ]
+    assert curve(LinearLR(warmup=warmup, ahead=1)) == pytest.approx(theirs)
+    assert curve(LinearLR(warmup=warmup / total, ahead=1)) == pytest.approx(theirs)
+    assert curve(LinearLR(warmup=warmup))[-1] == pytest.approx(1 / 16)
+
+
 def test_warmup_as_a_share_and_the_last_factor() -> None:
     assert curve(CosineLR(warmup=0.2)) == curve(CosineLR(warmup=4))
     for kind in (LinearLR, CosineLR):
@@ -162,6 +175,81 @@ def test_groups_by_name_the_first_counts() -> None:
     assert found["model.word.weight"] == (0.05, 0.0)
     assert found["model.image.weight"] == (0.2, 0.2)
     assert found["model.image.bias"] == (0.1, 0.0)
+
+
+def test_every_parameter_decays_where_asked() -> None:
+    """As where the authors of CHAN or GPO give PyTorch's AdamW all parameters in one list."""
+    all_of_it = treatment(OptimizerConfig(rate=0.1, decay=0.2, decay_vectors=True), step())
+    assert set(all_of_it.values()) == {(0.1, 0.2)}
+    groups = (
+        ParameterGroup(match="image.*", decay_vectors=True),
+        ParameterGroup(match="objective.*", decay_vectors=False),
+    )
+    some = treatment(OptimizerConfig(rate=0.1, decay=0.2, groups=groups), step())
+    assert some["model.image.bias"] == (0.1, 0.2)
+    assert some["objective.terms.nce.log_scale"] == (0.1, 0.0)
+    spared = OptimizerConfig(rate=0.1, decay=0.2, decay_vectors=True, groups=groups)
+    assert treatment(spared, step())["objective.terms.nce.log_scale"] == (0.1, 0.0)
+
+
+def follow(optimiser: OptimizerConfig, gradients: torch.Tensor) -> torch.Tensor:
+    """A matrix of one row after steps with these gradients."""
+    module = nn.Module()
+    module.matrix = nn.Parameter(torch.ones(1, gradients.shape[1], dtype=torch.double))
+    made = optimiser.build(module)
+    for gradient in gradients:
+        module.matrix.grad = gradient[None].clone()
+        optimiser.set_rate(made, 1.0)
+        made.step()
+    return module.matrix.detach()[0]
+
+
+def by_hand(optimiser: OptimizerConfig, gradients: torch.Tensor) -> torch.Tensor:
+    """The same, number by number, by the rule of UNITER's code."""
+    first, second = optimiser.betas
+    found = []
+    for row in gradients.T.tolist():
+        weight, mean, square = 1.0, 0.0, 0.0
+        for steps, gradient in enumerate(row, 1):
+            mean = first * mean + (1 - first) * gradient
+            square = second * square + (1 - second) * gradient**2
+            size = optimiser.rate * (1 - second**steps) ** 0.5 / (1 - first**steps)
+            weight -= size * mean / (square**0.5 + optimiser.epsilon)
+            weight -= optimiser.rate * optimiser.decay * weight
+        found.append(weight)
+    return torch.tensor(found, dtype=torch.double)
+
+
+def test_epsilon_before_the_bias_correction() -> None:
+    rng = torch.Generator().manual_seed(0)
+    gradients = 1e-5 * torch.randn(12, 5, generator=rng, dtype=torch.double)
+    plan = OptimizerConfig(
+        rule="transformers-adamw", rate=0.01, decay=0.1, betas=(0.9, 0.98), epsilon=1e-6
+    )
+    found = follow(plan, gradients)
+    torch.testing.assert_close(found, by_hand(plan, gradients), rtol=0, atol=1e-14)
+    other = follow(replace(plan, rule="adamw"), gradients)
+    assert (found - other).abs().min() > 1e-4  # an epsilon this near to the gradients is seen
+
+
+def test_that_adamw_is_resumed_and_leaves_what_has_no_gradient() -> None:
+    plan = OptimizerConfig(rule="transformers-adamw", rate=0.1, decay=0.1)
+    module = nn.Module()
+    module.one, module.other = (nn.Parameter(torch.ones(2, 2)) for _ in range(2))
+    made = plan.build(module)
+    module.one.grad = torch.full((2, 2), 0.5)
+    made.step()
+    assert torch.equal(module.other, torch.ones(2, 2))
+    assert module.other not in made.state
+    again = plan.build(module)
+    again.load_state_dict(made.state_dict())
+    before = module.one.detach().clone()
+    made.step()
+    once = module.one.detach().clone()
+    with torch.no_grad():
+        module.one.copy_(before)
+    again.step()
+    assert torch.equal(module.one, once)
 
 
 def test_rates_follow_the_factor() -> None:

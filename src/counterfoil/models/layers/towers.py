@@ -207,8 +207,8 @@ class MLPRegions(ImageTower):
     In GPO, ESA and HREM both read the features; in DivE the network reads the output of the linear
     layer. Each of several processes normalises by its own images.
 
-    Departs from the authors' code in: padding takes no part in the batch statistics, and a batch
-    of a single region is normalised by the running statistics.
+    Departs from the authors' code in: padding takes no part in the batch statistics (but see
+    `released_padding`), and a batch of a single region is normalised by the running statistics.
     """
 
     def __init__(
@@ -221,6 +221,7 @@ class MLPRegions(ImageTower):
         region_drop: float = 0.0,
         stacked: bool = False,
         dropout: float = 0.0,
+        released_padding: bool = False,
     ) -> None:
         """Initialise the module.
 
@@ -233,6 +234,8 @@ class MLPRegions(ImageTower):
             region_drop: share of regions that are left out in training.
             stacked: the network reads the output of the linear layer.
             dropout: dropout rate of the sum.
+            released_padding: the authors' code: what pads images with fewer regions, as
+                `region_drop` leaves them, counts in the batch statistics as regions of zeros.
 
         Raises:
             ValueError: a size below 1, or an unknown `init`.
@@ -246,6 +249,7 @@ class MLPRegions(ImageTower):
         self.augment = RegionDrop(share=region_drop)
         self.fc = projection(features, width)
         self.stacked, self.dropout = stacked, nn.Dropout(dropout)
+        self.released_padding = released_padding
         self.enter = layer(width if stacked else features, inner)
         self.leave = layer(inner, width)
         self.norm = nn.BatchNorm1d(inner)
@@ -257,7 +261,7 @@ class MLPRegions(ImageTower):
         values = zero_padded(items.values.to(self.fc.weight.dtype), items.mask)
         linear = self.fc(values)
         entered = self.enter(linear if self.stacked else values)
-        everything = not self.norm.training or bool(items.mask.all())
+        everything = not self.norm.training or self.released_padding or bool(items.mask.all())
         normal = batch_norm_tokens(self.norm, entered, None if everything else items.mask)
         return Embeddings(self.dropout(linear + self.leave(normal.relu())), items.mask)
 

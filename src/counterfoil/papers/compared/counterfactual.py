@@ -22,6 +22,7 @@ from counterfoil.core.types import (
 )
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.models.base import RetrievalModel, WordEmbeddingModel
+from counterfoil.models.layers.pooling import full_precision
 from counterfoil.negatives.online import with_values
 from counterfoil.negatives.sources import MinedExtras, NegativeSource, PlannedTraining
 from counterfoil.scoring.encode import (
@@ -368,7 +369,7 @@ class CounterfactualSampler(NegativeSource):
         chance = torch.rand(2, generator=rng) < torch.tensor(self.chances)
         adjust, explore = chance.tolist()
         roles = (ADJUSTED if adjust else ()) + (EXPLORED if explore else ())
-        by_image, by_text = violated_triplets(batch, scores.detach().float(), self.margin)
+        by_image, by_text = violated_triplets(batch, full_precision(scores.detach()), self.margin)
         if not roles:
             return MinedExtras(pairs=_role_pairs(batch, roles, by_image, by_text))
         images, texts = triplet_pools(batch)

@@ -25,6 +25,7 @@ from counterfoil.data.batching import BatchSampler
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.models.base import RetrievalModel, WordEmbeddingModel
 from counterfoil.models.layers.joint_encoder import JointModel
+from counterfoil.models.layers.pooling import full_precision
 from counterfoil.papers.models.uniter import UNITER
 from counterfoil.papers.pretraining.losses import (
     optimal_transport,
@@ -305,7 +306,7 @@ class PretrainStep(TrainableModule[PretrainBatch]):
 
     Each process encodes its share of the pairs; a loss is the mean over the hidden items of all
     processes, so that gradients are those of one process with the whole batch. With "bf16" it
-    computes under autocast; losses are float32 in any case.
+    computes under autocast; losses are float32 at least.
 
     Raises:
         ValueError: the model cannot be pre-trained.
@@ -323,7 +324,7 @@ class PretrainStep(TrainableModule[PretrainBatch]):
         """The loss of the task, and for "itm" that of moving words onto regions ("wra")."""
         with autocast(self.precision, batch.real.device):
             outputs = task_outputs(self.model, batch, transport=self.tasks.transport > 0)
-        loss = TASK_LOSSES[batch.task](outputs.predictions.float(), outputs.targets)
+        loss = TASK_LOSSES[batch.task](full_precision(outputs.predictions), outputs.targets)
         losses: dict[str, Tensor] = {batch.task: _mean(loss)}
         if outputs.distance is not None:
             alignment = word_region_alignment(outputs.distance, outputs.targets == 1)

@@ -29,7 +29,7 @@ from counterfoil.pipelines.stages.fitting import (
     selection_dataset,
 )
 from counterfoil.pipelines.state import RunContext
-from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
+from counterfoil.training.config import LinearLR, OptimizerConfig, ParameterGroup, TrainConfig
 
 # which output of a model a task trains
 HEADS = {"mlm": "fill", "mrfr": "regress", "mrc": "classify", "mrckl": "classify", "itm": "match"}
@@ -40,17 +40,44 @@ ADAMW = OptimizerConfig(
 )
 WARMUP = 0.05  # 10,000 of 200,000 steps
 
+# what decays in the code of UNITER and TAGS beside matrices: it spares the tensors that are called
+# bias or LayerNorm, and these are not, in the model and in the heads of regions
+DECAYING = ("image.fc_norm.weight", "image.place_norm.weight", "text.kind", "image.kind")
+DECAYING_IN_HEADS = (
+    "image.veil",
+    "says.regress.enter.2.weight",
+    "says.classify.enter.2.weight",
+)
+
+
+def released_optimiser(optimiser: OptimizerConfig, *vectors: str) -> OptimizerConfig:
+    """The optimiser as the code of UNITER and TAGS has it: its AdamW, and `vectors` decay too."""
+    groups = tuple(ParameterGroup(match=name, decay_vectors=True) for name in vectors)
+    return replace(optimiser, rule="transformers-adamw", groups=groups)
+
 
 def pretrain_config(
-    *, epochs: int, batch: int, rate: float = ADAMW.rate, accumulate: int = 1, seed: int = 0
+    *,
+    epochs: int,
+    batch: int,
+    rate: float = ADAMW.rate,
+    accumulate: int = 1,
+    seed: int = 0,
+    released: bool = False,
 ) -> TrainConfig:
-    """Training settings with UNITER's optimiser: AdamW, a warm-up, then linear decay to 0."""
+    """Training settings with UNITER's optimiser: AdamW, a warm-up, then linear decay to 0.
+
+    With `released` its AdamW and schedule are those of the authors' code, to the last step.
+    """
+    optimiser = replace(ADAMW, rate=rate)
     return TrainConfig(
         epochs=epochs,
         batch=batch,
         seed=seed,
-        optimiser=replace(ADAMW, rate=rate),
-        schedule=LinearLR(warmup=WARMUP),
+        optimiser=released_optimiser(optimiser, *DECAYING, *DECAYING_IN_HEADS)
+        if released
+        else optimiser,
+        schedule=LinearLR(warmup=WARMUP, ahead=int(released)),
         accumulate=accumulate,
         select=ACCURACY,
     )

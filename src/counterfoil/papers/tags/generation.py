@@ -28,7 +28,7 @@ from counterfoil.data.processor import ProcessedDataset, same_processors
 from counterfoil.losses.base import WeightedSum
 from counterfoil.model import Model, load_model
 from counterfoil.models.base import RetrievalModel
-from counterfoil.models.layers.pooling import check_positive
+from counterfoil.models.layers.pooling import check_positive, full_precision
 from counterfoil.negatives.online import with_values
 from counterfoil.negatives.sources import (
     MinedExtras,
@@ -67,7 +67,7 @@ def refill_probabilities(
     1 it makes unlikely words likelier. The `banned` words, (V,) bool, are never chosen; with None
     special tokens are chosen too, as in the authors' code (T4).
     """
-    logits = logits.detach().float() / temperature
+    logits = full_precision(logits.detach()) / temperature
     if banned is not None:
         logits = logits.masked_fill(banned, -torch.inf)
     return logits.softmax(1)

@@ -42,6 +42,7 @@ from counterfoil.data.phrases import (
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.data.tokenizers import Tokenizer
 from counterfoil.models.base import RetrievalModel
+from counterfoil.models.layers.pooling import full_precision
 from counterfoil.negatives.online import with_values
 
 Singles = Literal["without phrases", "always", "only"]
@@ -225,7 +226,7 @@ def penalise_copies(scores: Tensor, copy: Tensor, repeat: Tensor) -> Tensor:
 
 def hardest_allowed(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
     """Return the (B, count) places of each row's highest allowed (B, N) scores, -1 for none."""
-    ranked = scores.float().masked_fill(~allowed, -torch.inf)
+    ranked = full_precision(scores).masked_fill(~allowed, -torch.inf)
     order = ranked.sort(dim=1, descending=True, stable=True).indices[:, :count]
     places = order.masked_fill(~allowed.gather(1, order), -1)
     return pad(places, (0, count - places.shape[1]), value=-1)

@@ -34,7 +34,13 @@ from counterfoil.papers.models.vilt import ViLT
 from counterfoil.papers.ndgl import recipe as ndgl
 from counterfoil.papers.ndgl.recipe import evaluations_of
 from counterfoil.papers.pretraining.pretrain import PretrainTasks
-from counterfoil.papers.pretraining.stage import ADAMW, Pretrain, pretrain_config
+from counterfoil.papers.pretraining.stage import (
+    ADAMW,
+    DECAYING,
+    Pretrain,
+    pretrain_config,
+    released_optimiser,
+)
 from counterfoil.papers.systems import (
     CLIP,
     DOUBT_WEIGHTS,
@@ -67,15 +73,20 @@ CAPTIONS = {"scenes": 10_000, "flickr8k": 30_000, "flickr30k": 145_000, "coco": 
 
 
 def tags_train_config(numbers: TagsNumbers, dataset: str) -> TrainConfig:
-    """A step's training: AdamW, a warm-up, then a straight line to 0."""
-    batch = AT_ONCE if dataset in LARGE else numbers.batch
+    """A step's training: AdamW, a warm-up, then a straight line to 0.
+
+    On the large sets AdamW and line are those of the authors' code.
+    """
+    large = dataset in LARGE
+    batch = AT_ONCE if large else numbers.batch
+    optimiser = replace(ADAMW, rate=numbers.rate, clip=CLIP)
     return TrainConfig(
         epochs=-(-numbers.steps * numbers.batch // CAPTIONS[dataset]),
         steps=numbers.steps,
         batch=batch,
         accumulate=numbers.batch // batch,
-        optimiser=replace(ADAMW, rate=numbers.rate, clip=CLIP),
-        schedule=LinearLR(warmup=TAGS_WARMUP),
+        optimiser=released_optimiser(optimiser, *DECAYING) if large else optimiser,
+        schedule=LinearLR(warmup=TAGS_WARMUP, ahead=int(large)),
         dev_images=DEV_IMAGES.get(dataset, 0),
     )
 
@@ -180,7 +191,7 @@ def pretraining_stages(
     model = tags_model(dataset, "match", "fill", *REGION_HEADS, name=name)
     processor = tags_processor(dataset, name)
     if dataset in LARGE:
-        plan = pretrain_config(epochs=30, batch=512)
+        plan = pretrain_config(epochs=30, batch=512, released=True)
         return (Pretrain(name=BEFORE, model=model, plan=plan, processor=processor),)
     tasks = PretrainTasks(transport=0.0, words=0.3)
     if name == "vilt":  # it has no regions that could be hidden
