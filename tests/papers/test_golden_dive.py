@@ -84,8 +84,9 @@ def model(text: str, bert: str, *, compat: bool) -> DivE:
     options = {
         **config()["options"],
         "temperature": config()["temperature"],
-        "txt_pooling": "cls" if text.endswith("cls") else "max",
     }
+    if "bert" in text:  # the options are those of the BiGRU
+        options["txt_pooling"] = "cls" if text.endswith("cls") else "max"
     made = dive_from_checkpoint(Checkpoint(state(text), options), bert=bert)
     changes = {"heads": config()["heads"], "head_width": config()["dim_head"]}
     spec = made.model.replace(released_padding=compat, **changes)

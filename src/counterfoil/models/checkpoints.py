@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from counterfoil.core.config import Config, config, lazy
-from counterfoil.core.optional import first_line
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pooling import ImageTower, TextTower
 from counterfoil.models.layers.pretrained import BertTextTower
@@ -28,6 +28,7 @@ from counterfoil.models.layers.towers import GRU, MLPRegions, Regions, TwoTowerM
 State = dict[str, Tensor]
 THIRD = "caption_model."  # a third state dict: VSRN's captioner, or a module that scores
 PREFIXES = ("img_enc.", "txt_enc.", THIRD)
+OPTIONS = ("opt", "args")  # what the options are saved as
 
 
 @final
@@ -48,11 +49,13 @@ class ConvertedModel:
         model: its configuration.
         state: its weights.
         divisor: where its images keep their shape, the number that their sides are multiples of.
+        options: those that the authors trained it with, where the checkpoint has them.
     """
 
     model: Config[RetrievalModel]
     state: State
     divisor: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self) -> RetrievalModel:
         """Build the model with its weights, in evaluation mode."""
@@ -67,10 +70,28 @@ class ConvertedModel:
         return model.eval()
 
 
+# What a file may hold beside tensors and plain values: the options of a command line, and numbers
+# of numpy such as the best recall, which have one name in numpy 1 and another in numpy 2.
+_NUMBERS = (np.float16, np.float32, np.float64, np.int32, np.int64, np.bool_)
+_SCALAR = np.float64(0).__reduce__()[0]
+ALLOWED: tuple[Any, ...] = (
+    argparse.Namespace,
+    np.dtype,
+    *{type(np.dtype(kind)) for kind in _NUMBERS},
+    *((_SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
+)
+_REFUSED = re.compile(r"GLOBAL ([\w.]+)")  # in what torch says of a class that is not allowed
+
+
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read ``.pth.tar`` or ``.safetensors``; a file of more than tensors and options is refused."""
     if not path.is_file():
         raise ValueError(f"{path} does not exist; give an authors' checkpoint file")
+    if path.suffix == ".json":
+        raise ValueError(
+            f"{path} holds options and no weights; give the checkpoint that was trained with them "
+            "(numbers of a training are set by --set, `counterfoil plan` prints them)"
+        )
     if path.suffix == ".safetensors":
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -80,12 +101,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{path} is not a whole .safetensors file: {error}") from error
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals([*ALLOWED]):
             saved = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle raises almost anything
+        if refused := _REFUSED.search(str(error)):
+            raise ValueError(
+                f"{path} cannot be read without running code from it: it holds {refused[1]} beside "
+                "tensors, plain values and options; load it where it was written and save its "
+                "tensors again, with torch.save or as .safetensors"
+            ) from error
         raise ValueError(
-            f"{path} cannot be read without running code from it ({first_line(error)}); load it "
-            "where it was written and save its tensors again, with torch.save or as .safetensors"
+            f"{path} is damaged, or nothing that torch.save wrote; give the checkpoint as the "
+            "authors saved it, or its tensors as .safetensors"
         ) from error
     return _parts(path, saved)
 
@@ -93,9 +120,19 @@ def read_checkpoint(path: Path) -> Checkpoint:
 def _parts(path: Path, saved: object) -> Checkpoint:
     """Return the state dicts and the options from the object that the file holds."""
     options: Mapping[str, Any] = {}
+    if isinstance(saved, dict) and "optimizer" in saved and "model" not in saved:
+        raise ValueError(
+            f"{path} holds the state of an optimiser and no weights, as TAGS and UNITER save it "
+            "beside a model; give the file with the weights, such as model_step_5000.pt"
+        )
     if isinstance(saved, dict) and "model" in saved:
-        named = saved.get("opt", saved.get("args"))
-        options = vars(named) if isinstance(named, argparse.Namespace) else {}
+        named: Any = next((saved[name] for name in OPTIONS if saved.get(name) is not None), {})
+        options = vars(named) if isinstance(named, argparse.Namespace) else named
+        if not isinstance(options, Mapping):
+            raise ValueError(
+                f"{path} has a {type(options).__name__} as its options, which cannot be read; save "
+                "them as a dict, or the tensors alone"
+            )
         saved = saved["model"]
     # CHAN also saves state dicts without tensors
     dicts = [part for part in saved if part != {}] if isinstance(saved, list | tuple) else []
@@ -226,9 +263,11 @@ def convert_towers(
         arguments: other constructor arguments beside the towers.
     """
     known = inspect.signature(model).parameters
-    for theirs, ours in {"no_imgnorm": "normalise_images", "no_txtnorm": "normalise_texts"}.items():
+    for theirs, ours in UNSCALED.items():
         if ours in known:
             arguments[ours] = not checkpoint.options.get(theirs, False)
+        else:
+            refuse_options(model, checkpoint, {theirs: (False,)})
     written = config(
         model,
         image=image_tower_config(state),
@@ -237,6 +276,32 @@ def convert_towers(
         **given_options(model, checkpoint, options),
     )
     return ConvertedModel(written, state)
+
+
+UNSCALED = {"no_imgnorm": "normalise_images", "no_txtnorm": "normalise_texts"}
+
+
+def refuse_options(
+    model: type[RetrievalModel], checkpoint: Checkpoint, known: Mapping[str, tuple[Any, ...]]
+) -> None:
+    """Refuse a checkpoint trained with an option that would make the class another model.
+
+    Args:
+        model: the class.
+        checkpoint: as the authors saved it; only its options are read.
+        known: the values that each option may have; one that is not there may have any.
+
+    Raises:
+        ValueError: an option has another value.
+    """
+    for name, values in known.items():
+        given = checkpoint.options.get(name)
+        if given is not None and given not in values:
+            raise ValueError(
+                f"this checkpoint was trained with {name}={given!r}, and {model.__name__} has it "
+                f"with {' or '.join(f'{name}={value!r}' for value in values)} alone; without that "
+                "option it would be another model, so it is not converted"
+            )
 
 
 def given_options(
@@ -269,7 +334,7 @@ def text_tower_config(state: State, bert: str) -> TextTower:
     return lazy(BertTextTower, name=bert, width=len(state["text.fc.weight"]), pretrained=False)
 
 
-def gru_config(state: State) -> GRU:
+def gru_config(state: State, **arguments: Any) -> GRU:
     """Return the config of the recurrent text tower that fits renamed tensors."""
     words, word_width = state["text.embed.weight"].shape
     return lazy(
@@ -280,4 +345,5 @@ def gru_config(state: State) -> GRU:
         layers=sum(name.startswith("text.rnn.weight_ih_l") for name in state)
         // (2 if "text.rnn.weight_ih_l0_reverse" in state else 1),
         bidirectional="text.rnn.weight_ih_l0_reverse" in state,
+        **arguments,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from counterfoil.cli.options import verb
-from counterfoil.core.console import output
+from counterfoil.core.console import info, output
 
 if TYPE_CHECKING:
     from counterfoil.data.tokenizers import Tokenizer
@@ -19,6 +19,8 @@ app = typer.Typer(rich_markup_mode="markdown")
 
 IMAGE_LAYER = re.compile(r"image\.(tower\.)*fc\.weight")
 EMBEDDINGS = re.compile(r"text\.(.*\.)?(embed|word_embeddings)\.weight")
+POSITIONS = re.compile(r"text\.(.*\.)?position_embeddings\.weight")
+FEWEST = 64  # positions of a text model that does not say how many it has
 
 
 @verb(
@@ -47,17 +49,29 @@ def convert(
     from counterfoil.card import portable_config
     from counterfoil.core.io import ensure_absent, ensure_writable_folder
     from counterfoil.data.processor import FeatureProcessor, Processor
-    from counterfoil.data.tokenizers import WordPieceTokenizer, read_vocabulary
-    from counterfoil.papers.models.convert import WITH_BERT, convert_checkpoint
+    from counterfoil.data.tokenizers import LONGEST, WordPieceTokenizer, read_vocabulary
+    from counterfoil.papers.models.convert import (
+        WITH_BERT,
+        convert_checkpoint,
+        with_augmentation,
+    )
     from counterfoil.saved import save_model
 
     ensure_absent(folder)
     ensure_writable_folder(folder)
     is_bert = vocabulary.is_dir()
     converted = convert_checkpoint(checkpoint, model, bert=str(vocabulary) if is_bert else None)
-    tokenizer = WordPieceTokenizer(str(vocabulary)) if is_bert else read_vocabulary(vocabulary)
+    # the authors cut no caption, but BERT has so many positions
+    tokenizer = (
+        WordPieceTokenizer(str(vocabulary), longest=_positions(converted))
+        if is_bert
+        else read_vocabulary(vocabulary, longest=LONGEST)
+    )
     _check_vocabulary(converted, tokenizer, vocabulary, masks=model in WITH_BERT)
     converted.build()  # refuses weights that do not fit
+    converted = with_augmentation(converted, model, tokenizer)
+    if not converted.options and model not in ("uniter", "vsepp"):
+        info(f"{checkpoint.name} has no options beside its tensors; the published ones are taken")
     spec = converted.model
     if "mask" in spec.arguments and tokenizer.mask is not None:
         spec = spec.replace(mask=tokenizer.mask)
@@ -71,6 +85,12 @@ def convert(
         provenance={"converted_from": checkpoint.name, "system": model},
     )
     output(f"{spec!r}: {folder}")
+
+
+def _positions(converted: ConvertedModel) -> int:
+    """Return how many pieces its text model reads."""
+    found = (len(table) for name, table in converted.state.items() if POSITIONS.fullmatch(name))
+    return next(found, FEWEST)
 
 
 def _check_vocabulary(

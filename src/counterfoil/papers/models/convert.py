@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, final
 
-from counterfoil.core.config import parse_choice
+from counterfoil.core.config import Config, parse_choice
+from counterfoil.data.tokenizers import Tokenizer, WordPieceTokenizer
 from counterfoil.models.checkpoints import Checkpoint, ConvertedModel, read_checkpoint
+from counterfoil.models.layers.pretrained import BertTextTower
+from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
 from counterfoil.models.vsepp import vsepp_from_checkpoint
 from counterfoil.papers.models.bfan import bfan_from_checkpoint
 from counterfoil.papers.models.chan import chan_from_checkpoint
@@ -41,6 +45,8 @@ WITH_BERT: Mapping[str, BertConversion] = {
     "user": user_from_checkpoint,
     "xdim": xdim_from_checkpoint,
 }
+DROP = 0.2  # share of regions and of words that GPO and its successors drop in training
+MASKED_WORD = "<mask>"  # the last word of a vocabulary that has one
 # these embed wordpieces themselves, so there is no text model to configure
 WITHOUT_TEXT_MODEL = frozenset({"uniter"})
 SYSTEMS: Mapping[str, Callable[[Checkpoint], ConvertedModel]] = {
@@ -65,11 +71,110 @@ def convert_checkpoint(path: Path, system: str, *, bert: str | None = None) -> C
             the one that the authors trained.
     """
     parse_choice(SYSTEMS, system, "a system whose checkpoints are read")
-    if bert is None or system in WITHOUT_TEXT_MODEL:
-        return SYSTEMS[system](read_checkpoint(path))
-    if system not in WITH_BERT:
+    takes_bert = system in WITH_BERT or system in WITHOUT_TEXT_MODEL
+    if bert is not None and not takes_bert:
         raise ValueError(
             f"{system} never reads texts by BERT, and {bert} was given as its text model; leave "
             "that out and give a vocabulary"
         )
-    return WITH_BERT[system](read_checkpoint(path), bert=bert)
+    checkpoint = read_checkpoint(path)
+    if system in WITH_BERT and bert is not None:
+        converted = WITH_BERT[system](checkpoint, bert=bert)
+    else:
+        converted = SYSTEMS[system](checkpoint)
+    return replace(converted, options=checkpoint.options)
+
+
+# What the authors' programs do to a batch before the model sees it is part of our towers.
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Augmentation:
+    """What a system's training leaves out of its inputs.
+
+    Attributes:
+        regions: share of the regions that are dropped.
+        words: share of the words that are masked, replaced or deleted.
+        ends: whether these may be ``<start>`` and ``<end>``.
+        dropout: share dropped of what the text tower embeds.
+    """
+
+    regions: float = 0.0
+    words: float = 0.0
+    ends: bool = True
+    dropout: float = 0.0
+
+
+def find_augmentation(system: str, options: Mapping[str, Any]) -> Augmentation:
+    """Return what a system's training leaves out; without its options, as published."""
+
+    def number(name: str, published: float) -> float:
+        value = options.get(name)
+        return published if value is None else float(value)
+
+    drops = Augmentation(regions=DROP, words=DROP)
+    match system:
+        case "gpo" | "xdim":
+            return drops
+        case "chan":
+            off = not number("drop", 1)
+            return Augmentation() if off else replace(drops, regions=number("obj_drop_rate", DROP))
+        case "hrem":
+            return drops if number("size_augment", 1) else Augmentation()
+        case "esa":  # the model itself pools without some regions
+            return Augmentation(words=DROP, dropout=0.1)
+        case "user":  # every region is needed by its enhancement
+            return Augmentation(words=DROP)
+        case "dive":
+            return Augmentation(
+                regions=number("butd_drop_prob", DROP),
+                words=number("caption_drop_prob", DROP),
+                ends=False,
+            )
+        case "sgraf":
+            return Augmentation(dropout=0.4)
+    return Augmentation()
+
+
+def with_augmentation(
+    converted: ConvertedModel, system: str, tokenizer: Tokenizer
+) -> ConvertedModel:
+    """Return the same model, which in training drops what its authors' program drops.
+
+    Words are dropped where the model knows how a masked word is embedded: by the last row of its
+    table, one more than the vocabulary has, or by the mask of BERT's tokenizer.
+    """
+    found = find_augmentation(system, converted.options)
+    regions = {"region_drop": found.regions} if found.regions else {}
+    spec = _changed(converted.model, (Regions, MLPRegions), regions)
+    spec = _changed(spec, (GRU, BertTextTower), _word_changes(converted, tokenizer, found))
+    return replace(converted, model=spec)
+
+
+def _word_changes(
+    converted: ConvertedModel, tokenizer: Tokenizer, found: Augmentation
+) -> dict[str, Any]:
+    """Return the arguments of the text tower that change."""
+    changes: dict[str, Any] = {"dropout": found.dropout} if found.dropout else {}
+    if not found.words:
+        return changes
+    if isinstance(tokenizer, WordPieceTokenizer):
+        masked = {"mask": tokenizer.mask, "word_drop": found.words}
+        return changes | (masked if tokenizer.mask is not None else {})
+    rows = next(
+        len(table) for name, table in converted.state.items() if name.endswith("embed.weight")
+    )
+    if rows == tokenizer.size and tokenizer.tokens([rows - 1]) != [MASKED_WORD]:
+        return changes
+    return changes | {"words": rows - 1, "word_drop": found.words, "drop_ends": found.ends}
+
+
+def _changed(part: Any, makes: tuple[type, ...], changes: Mapping[str, Any]) -> Any:
+    """Return a call with other arguments of these towers, which it is or holds."""
+    if not isinstance(part, Config) or not changes:
+        return part
+    if part.make in makes:
+        return part.replace(**changes)
+    inner = {name: _changed(value, makes, changes) for name, value in part.arguments.items()}
+    return part.replace(**inner)

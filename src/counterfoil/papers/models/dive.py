@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Literal, NamedTuple, final, get_args
+from typing import Any, Literal, NamedTuple, final, get_args
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ from counterfoil.models.checkpoints import (
     TensorNames,
     given_options,
     gru_config,
+    refuse_options,
 )
 from counterfoil.models.layers.pooling import (
     POOLS,
@@ -544,6 +545,25 @@ OPTIONS = {
     "mmd_weight": "mmd_weight",
     "unif_weight": "diversity_weight",
 }
+SIMILARITIES: dict[str, SetSimilarity] = {  # by their name of a loss
+    "smooth_chamfer": "smooth_chamfer",
+    "chamfer": "chamfer",
+    "max": "max",
+    "mp": "mean_sigmoid",
+}
+IMAGE_POOLS: dict[str, Pool] = {"max": "max", "avg": "mean"}
+KNOWN: dict[str, tuple[Any, ...]] = {  # options of which only some values are read
+    "arch": ("slot",),
+    "loss": tuple(SIMILARITIES),
+    "denominator": (2,),
+    "temperature_txt_scale": (1,),
+    "spm_img_pos_enc_type": ("none",),
+    "spm_txt_pos_enc_type": ("sine",),
+    "spm_activation": ("gelu",),
+    "spm_residual_activation": ("none",),
+    "img_res_pool": tuple(IMAGE_POOLS),
+    "img_res_first_pool": (False,),
+}
 HEADS = 4  # of the attention, in the authors' code a constant
 LAYERS = ".agg_block.layers."
 LAYER = {
@@ -579,7 +599,12 @@ NAMES = TensorNames(
         **{f"txt_enc.spm.{theirs}": f"text{ours}" for theirs, ours in BLOCK.items()},
     },
     unused=(POSITIONS,),
-    needed=("image.tower.fc.weight", "image_slots.latents", "text_slots.latents"),
+    needed=(
+        "image.tower.fc.weight",
+        "image.tower.enter.weight",
+        "image_slots.latents",
+        "text_slots.latents",
+    ),
 )
 
 
@@ -603,8 +628,16 @@ def convert_dive(state: Mapping[str, Tensor]) -> State:
 
 
 def dive_from_checkpoint(checkpoint: Checkpoint, *, bert: str = BERT) -> ConvertedModel:
-    """Convert a checkpoint of DivE, with `released_padding`, as its weights were trained."""
+    """Convert a checkpoint of DivE, with `released_padding`, as its weights were trained.
+
+    Raises:
+        ValueError: tensors are missing or unknown, or an option makes it another model.
+    """
     options, state = checkpoint.options, convert_dive(checkpoint.state)
+    ranks = options.get("loss") or "smooth_chamfer"
+    words = "text.gru.embed.weight" in state
+    pools = ("rnn",) if words else ("max", "cls")
+    refuse_options(DivE, checkpoint, KNOWN | {"txt_pooling": pools, "eval_similarity": (ranks,)})
     rounds = {_round(name) for name in checkpoint.state if LAYERS in name}
     width, features = state["image.tower.fc.weight"].shape
     image = lazy(
@@ -617,13 +650,16 @@ def dive_from_checkpoint(checkpoint: Checkpoint, *, bert: str = BERT) -> Convert
     )
     spec = config(
         DivE,
-        image=lazy(PooledParts, tower=image, pool=options.get("img_res_pool", "max")),
-        text=_text(state, options.get("txt_pooling", "max"), bert),
+        image=lazy(
+            PooledParts, tower=image, pool=IMAGE_POOLS[options.get("img_res_pool") or "max"]
+        ),
+        text=_text(state, options, bert),
         slots=len(state["image_slots.latents"]),
         heads=HEADS,
         head_width=len(state["image_slots.query.weight"]) // HEADS,
         rounds=len(rounds),
         inner=len(state["image_slots.enter.weight"]) // width,
+        similarity=SIMILARITIES[ranks],
         diversity_of="slots" if options.get("unif_residual", True) else "elements",
         released_padding=True,
         **given_options(DivE, checkpoint, OPTIONS),
@@ -631,16 +667,17 @@ def dive_from_checkpoint(checkpoint: Checkpoint, *, bert: str = BERT) -> Convert
     return ConvertedModel(spec, state)
 
 
-def _text(state: State, pooling: str, bert: str) -> PartsTower:
-    """Return the config of the text tower that fits these tensors."""
+def _text(state: State, options: Mapping[str, Any], bert: str) -> PartsTower:
+    """Return the config of the text tower that fits these tensors and options."""
     if "text.gru.embed.weight" in state:
         plain = {name.replace("text.gru.", "text."): value for name, value in state.items()}
-        return lazy(WordsAndStates, gru=gru_config(plain))
+        share = 0.0 if options.get("rnn_no_dropout") else float(options.get("dropout", 0.1))
+        return lazy(WordsAndStates, gru=gru_config(plain, dropout=share), dropout=share)
     width = len(state["text.tower.fc.weight"])
     return lazy(
         PooledParts,
         tower=lazy(BertTextTower, name=bert, width=width, pretrained=False),
-        pool="first" if pooling == "cls" else "max",
+        pool="first" if options.get("txt_pooling") == "cls" else "max",
         apart=width > len(state["text_norm.weight"]),
     )
 

@@ -181,4 +181,5 @@ NAMES = TensorNames(
 
 def esa_from_checkpoint(checkpoint: Checkpoint, *, bert: str = BERT) -> ConvertedModel:
     """Convert a checkpoint of ESA on regions or grid cells, with BiGRU or BERT."""
-    return convert_towers(ESA, checkpoint, NAMES.renamed(checkpoint.state), bert=bert)
+    state = NAMES.renamed(checkpoint.state)
+    return convert_towers(ESA, checkpoint, state, options={"hardnum": "copies"}, bert=bert)

@@ -8,6 +8,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from counterfoil.core.console import warn
 from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs
 from counterfoil.models.base import anchors_of
 from counterfoil.models.checkpoints import (
@@ -292,6 +293,12 @@ OPTIONS = {"lambda_softmax": "lambda_softmax", "alpha": "alpha"}
 def naaf_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     """Convert a checkpoint of NAAF; its thresholds are read from its options."""
     state = NAMES.renamed(checkpoint.state)
+    if "thres_safe" not in checkpoint.options:
+        warn(
+            "this NAAF checkpoint has no options and so no thresholds, which are taken as 0; its "
+            "authors keep them there (thres, thres_safe) and score otherwise: give the whole "
+            "checkpoint"
+        )
     thresholds = (checkpoint.options.get(name, 0.0) for name in ("thres", "thres_safe"))
     state["thresholds"] = torch.tensor([float(value) for value in thresholds])
     state["mined"] = state["thresholds"].clone()

@@ -182,9 +182,9 @@ class SGRAF(TwoTowerModel):
 
     Each word w_i attends to the regions as in SCAN, which gives c_i; the similarity vector of both
     is W (c_i - w_i)^2, and one more compares the pooled image with the pooled caption. The module
-    reduces them to one vector: "SGR" by three steps on their graph, "SAF" by weights. The score is
-    the logit of a linear layer; losses read its sigmoid. The paper's SGRAF is the mean of the
-    scores of two models, one of each module: an ensemble.
+    reduces them to one vector: "SGR" by steps on their graph, three in the paper, "SAF" by weights.
+    The score is the logit of a linear layer; losses read its sigmoid. The paper's SGRAF is the mean
+    of the scores of two models, one of each module: an ensemble.
 
     A similarity vector needs the whole attended vector, not its cosine, so these are formed, a few
     captions at a time: the fast score of `counterfoil.papers.models.scan.SCAN` does not apply.
@@ -339,6 +339,7 @@ POOL_NAMES = {
     "embedding_global.1.": "query_norm.",
     "embedding_common.0.": "common.",
 }
+MOST_STEPS = 64  # of the reasoning, for names alone; how many there are is read off the tensors
 _STEP = {"graph_query_w.": "query.", "graph_key_w.": "key.", "sim_graph_w.": "update."}
 NAMES = TensorNames(
     system="an SGRAF",
@@ -353,7 +354,7 @@ NAMES = TensorNames(
         f"{THIRD}sim_eval_w.": "rank.",
         **{
             f"{THIRD}SGR_module.{k}.{a}": f"reasoning.{k}.{b}"
-            for k in range(3)
+            for k in range(MOST_STEPS)
             for a, b in _STEP.items()
         },
         f"{THIRD}SAF_module.attn_sim_w.": "filtration.attention.",
@@ -365,13 +366,15 @@ NAMES = TensorNames(
 
 
 def sgraf_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
-    """Convert a checkpoint of SGR or SAF."""
+    """Convert a checkpoint of SGR, with as many steps as it has, or of SAF."""
     state = NAMES.renamed(checkpoint.state)
+    steps = len({name.split(".")[1] for name in state if name.startswith("reasoning.")})
     return convert_towers(
         SGRAF,
         checkpoint,
         state,
-        module="SAF" if "filtration.norm.weight" in state else "SGR",
+        module="SGR" if steps else "SAF",
         regions=len(state["image_pool.local_norm.weight"]),
         similarity_width=state["rank.weight"].shape[1],
+        steps=steps or 3,  # "SAF" has none
     )

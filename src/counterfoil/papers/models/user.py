@@ -7,7 +7,13 @@ from typing import final
 
 from counterfoil.core.config import lazy
 from counterfoil.core.types import Embeddings, ModalityBatch
-from counterfoil.models.checkpoints import BERT, Checkpoint, ConvertedModel, TensorNames
+from counterfoil.models.checkpoints import (
+    BERT,
+    Checkpoint,
+    ConvertedModel,
+    TensorNames,
+    given_options,
+)
 from counterfoil.models.layers.pooling import ImageTower, check_features, ensure_nonempty
 from counterfoil.papers.models.gpo import NAMES as GPO_NAMES
 from counterfoil.papers.models.gpo import gpo_from_checkpoint
@@ -87,5 +93,6 @@ def user_from_checkpoint(checkpoint: Checkpoint, *, bert: str = BERT) -> Convert
         tower=converted.model.arguments["image"],
         features=state["image.pool.local.weight"].shape[1],
         regions=len(state["image.pool.local_norm.weight"]),
+        **given_options(EnhancedRegions, checkpoint, {"attention_lamda": "sharpness"}),
     )
     return ConvertedModel(converted.model.replace(image=image), state)

@@ -29,6 +29,7 @@ from counterfoil.models.checkpoints import (
     TensorNames,
     convert_towers,
     given_options,
+    refuse_options,
 )
 from counterfoil.models.layers.pooling import (
     ImageTower,
@@ -367,6 +368,7 @@ CAPTIONER = {
     "decoder.rnn.": "writer.",
     "decoder.out.": "out.",
 }
+CAPTIONER_OPTIONS = {"max_len": "longest", "input_dropout_p": "dropout"}
 NAMES = TensorNames(
     system="a VSRN",
     prefixes={
@@ -410,7 +412,12 @@ def convert_vsrn(state: Mapping[str, Tensor]) -> State:
 
 
 def vsrn_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
-    """Convert a checkpoint of VSRN; without its options, Flickr30K's where it has that norm."""
+    """Convert a checkpoint of VSRN; without its options, Flickr30K's where it has that norm.
+
+    Raises:
+        ValueError: a tensor is missing or unknown, or it compares vectors in another way.
+    """
+    refuse_options(VSRN, checkpoint, {"use_abs": (False,), "measure": ("cosine", False)})
     state = convert_vsrn(checkpoint.state)
     batch_norm = "norm.weight" in state
     if "data_name" in checkpoint.options:
@@ -427,7 +434,7 @@ def vsrn_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
             width=width,
             hidden=hidden,
             word_width=word_width,
-            **given_options(Captioner, checkpoint, {"max_len": "longest"}),
+            **given_options(Captioner, checkpoint, CAPTIONER_OPTIONS),
         )
     return convert_towers(
         VSRN,
