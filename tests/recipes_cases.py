@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,17 @@ def recipe_of(line: str) -> Recipe:
         option = words.pop(0)
         given[option.removeprefix("--")] = True if option in flags else words.pop(0)
     return find_recipe(name, **given)
+
+
+def recipe_words(line: str) -> str:
+    """The recipe of a command line, with its own options."""
+    _, _, name, *words = shlex.split(line, comments=True)
+    known = {a.option: a.kind is not bool for a in recipe_arguments(recipe_function(name))}
+    kept = [name]
+    for option, following in pairwise([*words, ""]):
+        if option in known:
+            kept += [option, following] if known[option] else [option]
+    return " ".join(kept)
 
 
 def aoq(folder: Path, data: str = "scenes:images=36", *more: object, host: str = "vsepp") -> int:

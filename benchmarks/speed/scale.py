@@ -8,10 +8,7 @@ around 1,000 centres, and a caption is near its image.
 
 from __future__ import annotations
 
-import re
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,7 +19,7 @@ from torch.nn.functional import normalize
 
 from benchmarks.speed import Result
 from benchmarks.speed.gemm import product_in_tiles, seconds
-from benchmarks.speed.memory import give_back
+from benchmarks.speed.memory import AnonymousPeak
 from benchmarks.speed.pools import member
 from counterfoil.negatives.mining import rerank_proposals
 from counterfoil.negatives.proposals import propose_by_ivf, recall_of_lists
@@ -97,23 +94,6 @@ def _measured(count: int, path: Path) -> Iterator[Result]:
 
 def anonymous_peak(work: Callable[[], object]) -> tuple[float, int]:
     """Seconds of the work, and bytes that it held at most beside mapped files (Linux; else 0)."""
-    status, done, most = Path("/proc/self/status"), threading.Event(), [0]
-
-    def held() -> int:
-        line = re.search(r"RssAnon:\s+(\d+)", status.read_text()) if status.exists() else None
-        return 1024 * int(line[1]) if line else 0
-
-    def watch() -> None:
-        while not done.wait(0.05):
-            most[0] = max(most[0], held())
-
-    give_back()
-    before, watcher = held(), threading.Thread(target=watch)
-    watcher.start()
-    try:
+    with AnonymousPeak() as peak:
         cost = seconds(work)
-    finally:
-        time.sleep(0.06)
-        done.set()
-        watcher.join()
-    return cost, max(0, most[0] - before)
+    return cost, peak.bytes

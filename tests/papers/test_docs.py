@@ -19,8 +19,7 @@ from counterfoil.core.types import ModalityBatch, ScoreMatrix, Scores
 from counterfoil.data.readers import load_dataset
 from counterfoil.models.base import score_all_pairs
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.recipes.catalogue import recipe_arguments, recipe_function
-from recipes_cases import recipe_of
+from recipes_cases import recipe_of, recipe_words
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -152,17 +151,6 @@ def test_the_loop_over_settings(tmp_path, monkeypatch):
     found = ran("docs/recipes.md", -2)["found"]
     assert list(found) == [f"runs/rates/{r}-{b}" for r in ("2e-4", "5e-4") for b in (64, 128)]
     assert all(0 <= rsum <= 600 for rsum in found.values())
-
-
-def recipe_words(line: str) -> str:
-    """The recipe of a command line, with its own options."""
-    _, _, name, *words = shlex.split(line, comments=True)
-    known = {a.option: a.kind is not bool for a in recipe_arguments(recipe_function(name))}
-    kept = [name]
-    for option, following in pairwise([*words, ""]):
-        if option in known:
-            kept += [option, following] if known[option] else [option]
-    return " ".join(kept)
 
 
 def test_recipe_of_written_negatives():

@@ -425,6 +425,8 @@ class TrainConfig:
         minutes: stop after so many minutes with a checkpoint to resume from; 0 for no limit.
         save_minutes: between two checkpoints; one is written after each epoch in any case.
         dev_images: measure on so many images of dev, drawn once for all trainings; 0 for all.
+        dev_first: take the first `dev_images` of dev instead of drawing them, as with 1,000 the
+            papers do: the first fold of COCO's dev, and all but 14 of Flickr30K's.
         keep_last: keep the last epoch instead of the best on dev, as comparisons of methods need.
         select: the dev figure, higher is better, by which the best epoch is kept. An epoch inside a
             warm-up of the loss is kept only until one behind it has ended.
@@ -459,6 +461,7 @@ class TrainConfig:
     track: tuple[Tracker, ...] = ()
     all_captions: bool = False
     dev_images: int = 0
+    dev_first: bool = False
     keep_last: bool = False
     least_steps: int = 0
     evaluate_every: int = 0
@@ -476,6 +479,11 @@ class TrainConfig:
             raise ValueError(
                 f"accumulate={self.accumulate} and batch=0, the whole training split: there are no "
                 "other batches to add up; set accumulate to 1, or batch to a number of captions"
+            )
+        if self.dev_first and not self.dev_images:
+            raise ValueError(
+                "dev_first takes the first dev_images of dev, and dev_images is 0 for all of them; "
+                "set dev_images=1000 before it, or leave dev_first out"
             )
         if not 0 <= self.average < 1:
             raise ValueError(f"average={self.average}: a decay is at least 0 and below 1")

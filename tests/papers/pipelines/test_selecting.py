@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
 import recipes_cases
 from counterfoil.evaluation.protocols import evaluate_protocol
@@ -42,6 +43,15 @@ def test_a_sample_of_dev_has_all_captions_and_is_always_the_same(context, capsys
         wanted = [text for text, true in zip(dev.texts, theirs.tolist()) if true]
         owned = seven.text_to_image == row
         assert [text for text, true in zip(seven.texts, owned.tolist()) if true] == wanted
+
+
+def test_the_first_images_of_dev_as_the_papers_have_it(context, capsys):
+    plan = replace(ONLINE.plan, dev_images=5, dev_first=True)
+    first = selection_dataset(context, replace(ONLINE, plan=plan))
+    assert "measured on 5 of the 12 images of dev, the first ones" in capsys.readouterr().err
+    assert first.image_ids == context.dev.image_ids[:5]
+    assert len(first.texts) == len(context.dev.subset(torch.arange(5)).texts)
+    assert first.fingerprint != selection_dataset(context, stage(5)).fingerprint
 
 
 @pytest.mark.parametrize("many", [0, 12, 99])

@@ -41,6 +41,7 @@ from counterfoil.training.step import OptimizerStep, TrainingStep
         (TrainConfig, {"batch": 0, "accumulate": 4}, "accumulate=4 and batch=0, the whole"),
         (TrainConfig, {"minutes": -1.0}, "minutes=-1.0: it may not be below 0"),
         (TrainConfig, {"dev_images": -1}, "dev_images=-1: it may not be below 0"),
+        (TrainConfig, {"dev_first": True}, "dev_images is 0 for all of them; set dev_images=1000"),
         (TrainConfig, {"average": 1.0}, "average=1.0: a decay is at least 0 and below 1"),
         (TrainConfig, {"precision": "fp16"}, "'fp16' is not a precision; did you mean 'bf16'"),
         (TrainConfig, {"track": ("tensorbord",)}, "is not a tracker; did you mean 'tensorboard'"),

@@ -152,7 +152,7 @@ UNKNOWN_WORD = 3  # the id of <unk>
 
 
 def _parts(name: str, dataset: str) -> Recipe:
-    """Table 4: MR, HNR, and SR, on similarities, in place of MR."""
+    """Table 4 (CHAN with BERT, Flickr30K): MR, HNR, and SR, on similarities, in place of MR."""
     setup = ModelSetting(name=name, dataset=dataset).setup()
     own_mr, own_hnr = mr(setup.reduction), hnr(setup.reduction)
     variants: dict[str, Terms] = {
@@ -189,7 +189,7 @@ def _readings(name: str, dataset: str) -> Recipe:
 
 
 def _teachers(name: str, dataset: str) -> Recipe:
-    """Table 3: one to five teachers."""
+    """Table 3 (CHAN with BERT, Flickr30K): one to five teachers."""
     teachers = teacher_stages(name, dataset, MOST_TEACHERS)
     names = tuple(teacher.name for teacher in teachers)
     setup = ModelSetting(name=name, dataset=dataset).setup()
@@ -207,7 +207,10 @@ def _teachers(name: str, dataset: str) -> Recipe:
 
 
 def _batches(name: str, dataset: str) -> Recipe:
-    """Fig. 4: batches of 32 to 512, of the model's own loss and of NDGL with the same teachers."""
+    """Fig. 4 (CHAN with BERT, Flickr30K): batches of 32 to 512, of its own loss and of NDGL.
+
+    One pair of teachers, of the model's own batch, for all; the paper does not say.
+    """
     trainings: list[Train] = []
     for size in BATCHES:
         setup = ModelSetting(name=name, dataset=dataset, batch=size).setup()
@@ -216,7 +219,7 @@ def _batches(name: str, dataset: str) -> Recipe:
 
 
 def _mining(name: str, dataset: str) -> Recipe:
-    """Table 5, and in addition to the paper mined negatives among those that teachers score.
+    """Table 5 (GPO with BERT and VSRN, Flickr30K), and mined negatives among the teachers' too.
 
     LSEH has a margin of its own. CFM adds two unweighted hinges on items whose regions are edited,
     so it is left out where models read pixels. "ndgl-hnr-offline" is where gamma has an effect.
@@ -300,8 +303,9 @@ def ndgl(
     Args:
         model: of teachers and student.
         like: data set whose numbers, widths and protocol it has.
-        compare: a comparison of the paper instead: parts (Table 4), readings of Eq. 4, teachers
-            (Table 3), batches (Fig. 4), or mining, ways to use negatives (Table 5).
+        compare: a comparison of the paper instead: parts (Table 4), teachers (Table 3) and batches
+            (Fig. 4), which the paper has of chan-bert on flickr30k; mining, ways to use negatives
+            (Table 5), which it has of gpo-bert and vsrn on flickr30k; or readings of Eq. 4.
 
     Raises:
         ValueError: the model has no numbers for the data set, or is not in the comparison.

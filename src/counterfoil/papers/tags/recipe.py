@@ -1,4 +1,6 @@
-"""TAGS and TAGS-DC: UNITER, or ViLT, trained on captions that it generates itself.
+"""TAGS and TAGS-DC (Fan et al., Findings of NAACL 2022, whose numbers of equations stand here).
+
+UNITER, or ViLT, is trained on captions that it generates itself.
 
 Stages: "pretrained" in the domain; "hard", UNITER's hard negatives; "tags", which also ranks the
 captions it generates (step 1, Eq. 7); "tags-dc", which continues from there and doubts and corrects

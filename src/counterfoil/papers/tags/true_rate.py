@@ -1,6 +1,6 @@
 """Generated captions that are true after all: rates before and after filters, and judgements.
 
-TAGS (https://arxiv.org/abs/2111.03349), section 2.1.2, and TAGS-DC, section 4.3.
+TAGS (https://arxiv.org/abs/2111.03349), sections 2.1.2 and 4.2.
 """
 
 from __future__ import annotations
@@ -537,7 +537,7 @@ def _survivors(rate: _TrueRate) -> Iterator[CardSection]:
         yield CardSection(f"{judged.name}: true, and not found", note, tuple(cards))
 
 
-# -- Judgements by people (TAGS-DC, section 4.3) --------------------------------------------------
+# -- Judgements by people (TAGS, section 4.2) ------------------------------------------------------
 
 SHEET_COLUMNS = "item", "picture", "sentence", "answer"
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # what spreadsheets compute begins with one of these

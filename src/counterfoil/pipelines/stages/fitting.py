@@ -285,9 +285,9 @@ def best_epoch_note(fitted: TrainResult, figure: str) -> str:
 
 
 def selection_dataset(context: RunContext, stage: ModelStage) -> ImageTextDataset | None:
-    """Dev, or a sample of as many of its images as the plan sets, with all their captions.
+    """Dev, or as many of its images as the plan sets, with all their captions.
 
-    A larger sample holds the smaller ones.
+    They are drawn, or with `TrainConfig.dev_first` the first; more of them hold fewer.
     """
     dataset, many = context.dev, stage.plan.dev_images
     if dataset is None:
@@ -295,11 +295,18 @@ def selection_dataset(context: RunContext, stage: ModelStage) -> ImageTextDatase
         return None
     if not 0 < many < len(dataset):
         return dataset
-    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(DEV_SAMPLE_SEED))
-    sample = dataset.subset(order[:many].sort().values)
+    if stage.plan.dev_first:
+        rows, of_them = torch.arange(many), "the first ones"
+    else:
+        rng = torch.Generator().manual_seed(DEV_SAMPLE_SEED)
+        rows, of_them = (
+            torch.randperm(len(dataset), generator=rng),
+            f"drawn by seed {DEV_SAMPLE_SEED}",
+        )
+    sample = dataset.subset(rows[:many].sort().values)
     info(
         f"{stage.name}: measured on {many:,} of the {len(dataset):,} images of "
-        f"{dataset.split_name}, drawn by seed {DEV_SAMPLE_SEED}, with all their captions"
+        f"{dataset.split_name}, {of_them}, with all their captions"
     )
     return sample
 
