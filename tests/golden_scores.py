@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
@@ -12,16 +13,16 @@ import golden_vectors
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.checkpoints import Checkpoint
 
-load = cache(golden_vectors.load)
+load = golden_vectors.load
 
 
 @cache
-def _state(system: str) -> dict[str, Tensor]:
-    return load_file(golden_vectors.folder(system) / "state.safetensors")
+def _state(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "state.safetensors")
 
 
 def checkpoint(system: str, **options: object) -> Checkpoint:
-    return Checkpoint(_state(system), options)
+    return Checkpoint(_state(golden_vectors.folder(system)), options)
 
 
 def captions(inputs: dict[str, Tensor]) -> ModalityBatch:

@@ -96,14 +96,30 @@ def test_digest_depends_on_words_and_length():
 @pytest.mark.parametrize(
     "words, sentence",
     [
-        (["a", "b"], "a vocabulary begins with <pad> <start> <end> <unk>, this one with 'a b'"),
+        (["a", "b"], "<pad> <start> <end> <unk> and words; .* begins with 'a b', has no <pad>"),
+        ([*SPECIAL[:3], "x"], "has no <unk>"),
         ([*SPECIAL, "x", "x"], "'x' occurs twice"),
-        ([], "a vocabulary begins with"),
+        ([], "a vocabulary holds"),
     ],
 )
 def test_bad_vocabularies(words, sentence):
     with pytest.raises(ValueError, match=sentence):
         WordTokenizer(words)
+
+
+def test_special_words_may_stand_anywhere(tmp_path):
+    """NAAF's files begin with <pad> <unk> <start> <end>."""
+    words = ["<pad>", "<unk>", "a", "<start>", "dog", "<end>"]
+    path = tmp_path / "vocab.json"
+    path.write_text(json.dumps({"word2idx": {word: n for n, word in enumerate(words)}}))
+    read = read_vocabulary(path)
+    assert (read.pad, read.unknown, read.wordless) == (0, 1, (0, 1, 3, 5))
+    assert read.encode(["A dog runs"]) == [[3, 2, 4, 1, 5]]
+    assert read.count_unknown(["a dog runs"]) == (1, 3)
+    read.save(tmp_path)
+    assert open_tokenizer(tmp_path).encode(["A dog runs"]) == [[3, 2, 4, 1, 5]]
+    plain = WordTokenizer([*SPECIAL, "a", "dog"])
+    assert plain.encode(["A dog runs"]) == [[1, 4, 5, 3, 2]]
 
 
 def words_file(words: Sequence[object], longest: object) -> str:
@@ -394,7 +410,7 @@ def test_nothing_else_is_constructed(tmp_path, capsys):
         ({"<pad>": 0, "<start>": 1, "<end>": 2, "<unk>": 4}, "'<unk>' has id 4; 4 words need"),
         ({"<pad>": 0, "<start>": 1, "<end>": 2, "<unk>": 2}, "'<unk>' has id 2"),
         ({"<pad>": 0, "<start>": "1"}, "'<start>': '1' is not a word with its id"),
-        ({"dog": 0, "<start>": 1, "<end>": 2, "<unk>": 3}, "a vocabulary begins with <pad>"),
+        ({"dog": 0, "<start>": 1, "<end>": 2, "<unk>": 3}, "begins with 'dog .*, has no <pad>"),
     ],
 )
 def test_bad_ids_in_words(tmp_path, ids, words):

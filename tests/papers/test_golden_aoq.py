@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 
 import pytest
 import torch
@@ -41,7 +40,7 @@ VECTORS["off_dd"] = ("im_der", "s_der")
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
 
 
-@cache
+@golden_vectors.cached
 def golden() -> golden_vectors.Golden:
     return golden_vectors.load(SYSTEM)
 
@@ -102,13 +101,13 @@ def weight_value(case: str, side: str) -> Tensor:
     return (weights.text if side == "text" else weights.image)[:, 0].detach()
 
 
-@cache
+@golden_vectors.cached
 def relation() -> Relation:
     texts = len(golden().inputs["mining/cap_emb"])
     return Relation(torch.arange(texts) // CAPTIONS, images=texts // CAPTIONS)
 
 
-@cache
+@golden_vectors.cached
 def mined() -> HardNegativeLists:
     inputs, outputs = golden().inputs, golden().outputs
     return mine_lists(
@@ -119,7 +118,7 @@ def mined() -> HardNegativeLists:
     )
 
 
-@cache
+@golden_vectors.cached
 def drawn() -> tuple[Tensor, Tensor]:
     """The released sampler's rows for its draws, and whether the derived pair is true."""
     config = golden().meta["config"]

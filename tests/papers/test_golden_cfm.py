@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+import tempfile
 
 import pytest
 import torch
@@ -51,26 +51,23 @@ EMBEDDINGS = {
 ORDER = (Role.EDITED, Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def bert(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A folder with the tiny text model's configuration, where `Case` finds it."""
-    where = tmp_path_factory.mktemp("bert")
+@golden_vectors.cached
+def bert() -> str:
+    """A folder with the tiny text model's configuration."""
+    where = tempfile.mkdtemp(prefix="counterfoil-cfm-")
     config = golden_vectors.load(SYSTEM).meta["config"]["tiny_bert"]
     BertConfig(**config).save_pretrained(where)
-    Case.folder = str(where)
-    case.cache_clear()
+    return where
 
 
 class Case:
     """The authors' batch, both branches on, the way from scores to losses step by step."""
 
-    folder = ""
-
     def __init__(self) -> None:
         self.golden = golden_scores.load(SYSTEM)
         self.config = self.golden.meta["config"]
         self.model = (
-            gpo_from_checkpoint(golden_scores.checkpoint(SYSTEM), bert=self.folder).build().eval()
+            gpo_from_checkpoint(golden_scores.checkpoint(SYSTEM), bert=bert()).build().eval()
         )
         self.batch = self._batch()
         self.source = CounterfactualSampler(
@@ -136,7 +133,7 @@ def leaf(bag: Embeddings) -> Embeddings:
     return Embeddings(bag.tokens.detach().requires_grad_(), bag.mask)
 
 
-@cache
+@golden_vectors.cached
 def case() -> Case:
     return Case()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def golden() -> golden_vectors.Golden:
     return golden_scores.load(SYSTEM)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def bert(tmp_path_factory) -> Path:
     """A folder that says what the tiny BERT looks like."""
     folder = tmp_path_factory.mktemp("bert")
@@ -57,9 +58,8 @@ def host(bert: Path, mode: str = "basic", reader: str = "bigru", **options: obje
             state[f"{named[side]}.{rest}"] = value
     config = golden().meta["config"]
     options = {"alpha": config["alpha"], "belta": config["belta"]} | options
-    built = chan_from_checkpoint(
-        Checkpoint(state, options), bert=str(bert), sees=SEES[mode]
-    ).build()
+    made = chan_from_checkpoint(Checkpoint(state, options), bert=str(bert), sees=SEES[mode])
+    built = replace(made, model=made.model.replace(heads=config["n_head"])).build()
     assert isinstance(built, CHAN)
     return built
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
@@ -52,7 +51,7 @@ def set_closeness(vectors: Tensor) -> Tensor:
     return torch.exp(-2 * torch.pdist(vectors)).mean()
 
 
-@cache
+@golden_vectors.cached
 def golden() -> golden_vectors.Golden:
     return golden_scores.load(SYSTEM)
 
@@ -61,7 +60,7 @@ def config() -> dict:
     return golden().meta["config"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def bert(tmp_path_factory) -> str:
     """A folder that says what the folder's tiny BERT looks like."""
     folder = tmp_path_factory.mktemp("bert")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 
 import pytest
 import torch
@@ -27,12 +26,12 @@ TRAINED = re.compile(r"sel_(bigru|bert)/(?:(warmup_on|warmup_off)/)?(.+)")
 LOSS = re.compile(r"loss_h(\d+)/(warmup_on|warmup_off)/(cost_im|cost_s|grad_scores)")
 
 
-@cache
+@golden_vectors.cached
 def golden() -> golden_vectors.Golden:
     return golden_scores.load(SYSTEM)
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def bert(tmp_path_factory) -> None:
     """A folder with the tiny text model's configuration, where `model` finds it."""
     where = tmp_path_factory.mktemp("bert")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 import torch
 
@@ -19,7 +17,7 @@ SYSTEM = "eval"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
 
 
-@cache
+@golden_vectors.cached
 def golden():
     return golden_vectors.load(SYSTEM)
 
@@ -32,19 +30,19 @@ def _data(scores):
     return unnamed(_owner(scores), len(scores))
 
 
-@cache
+@golden_vectors.cached
 def whole():
     scores = golden().inputs["recall/scores"]
     return evaluate_protocol([member(scores)], _data(scores))
 
 
-@cache
+@golden_vectors.cached
 def folds():
     scores = golden().inputs["recall/scores"]
     return evaluate_protocol([member(scores)], _data(scores), Protocol("5 folds", folds=5))
 
 
-@cache
+@golden_vectors.cached
 def ensemble():
     first, second = (golden().inputs[f"recall/scores{end}"] for end in ("", "_second_model"))
     return evaluate_protocol([member(first), member(second)], _data(first))
@@ -60,7 +58,7 @@ def _each(pair):
     return [*five(i2t), *five(t2i), i2t.total + t2i.total]
 
 
-@cache
+@golden_vectors.cached
 def many(name):
     inputs = golden().inputs
     queries, offsets, items = (
@@ -101,7 +99,7 @@ def _rated(direction, queries):
     return {q: pairs[a:b] for q, a, b in zip(queries.tolist(), offsets, offsets[1:], strict=False)}
 
 
-@cache
+@golden_vectors.cached
 def crissed(kind, own="excluded"):
     inputs = golden().inputs
     image_ids, caption_ids = inputs["cxc/image_ids"], inputs["cxc/caption_ids"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 import torch
 
@@ -16,7 +14,7 @@ SYSTEM = "eval_a"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
 
 
-@cache
+@golden_vectors.cached
 def golden():
     return golden_vectors.load(SYSTEM)
 
@@ -38,7 +36,7 @@ def _owner(scores):
     return torch.arange(scores.shape[1]) // (scores.shape[1] // scores.shape[0])
 
 
-@cache
+@golden_vectors.cached
 def report(case, folds=1):
     scores = _scores(case)
     members = [member(scores)]

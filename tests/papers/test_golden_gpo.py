@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 
 import pytest
 import torch
@@ -25,12 +24,12 @@ TEXT = re.compile(r"txt_(bigru|bert)/(\w+)")
 LOSS = re.compile(r"loss_(bigru|bert|scores)/(warmup_on|warmup_off)/(.+)")
 
 
-@cache
+@golden_vectors.cached
 def golden() -> golden_vectors.Golden:
     return golden_scores.load(SYSTEM)
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def bert(tmp_path_factory) -> None:
     """A folder with the tiny text model's configuration, where `model` finds it."""
     where = tmp_path_factory.mktemp("bert")

@@ -11,7 +11,6 @@ import json
 import re
 import tempfile
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from unittest import mock
 
@@ -82,7 +81,7 @@ GRAPH_OPTIONS = {
 }
 
 
-@cache
+@golden_vectors.cached
 def bert() -> str:
     """A folder that says how small their text model is."""
     folder = Path(tempfile.mkdtemp(prefix="counterfoil-hrem-"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -36,7 +37,8 @@ def model(image: str = "img_enc", text: str = "txt_enc", **options: object) -> N
             state[f"{named[side]}.{rest}"] = value
     config = golden().meta["config"]
     options = {"lambda_softmax": config["lambda_softmax"], "alpha": config["alpha"]} | options
-    built = naaf_from_checkpoint(Checkpoint(state, options)).build()
+    made = naaf_from_checkpoint(Checkpoint(state, options))
+    built = replace(made, model=made.model.replace(intra_lambda=config["intra_lambda"])).build()
     assert isinstance(built, NAAF)
     return built
 

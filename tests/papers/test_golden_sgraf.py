@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -34,7 +35,9 @@ def model(module: str = "sgr") -> SGRAF:
         side, _, rest = name.partition(".")
         if side in named:
             state[named[side] + rest] = value
-    built = sgraf_from_checkpoint(Checkpoint(state, {})).build()
+    made = sgraf_from_checkpoint(Checkpoint(state, {}))
+    smooth = golden().meta["config"]["smooth"]
+    built = replace(made, model=made.model.replace(lambda_softmax=smooth)).build()
     assert isinstance(built, SGRAF)
     for part in (built.image_pool, built.text_pool):
         part.dropout.p = 0.0

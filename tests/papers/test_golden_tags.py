@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from typing import Any
 
 import pytest
@@ -142,7 +141,7 @@ class Case:
         return term(Scores({"inference": grid_of(torch.zeros(1))}, words={name: task}))
 
 
-@cache
+@golden_vectors.cached
 def case() -> Case:
     return Case()
 

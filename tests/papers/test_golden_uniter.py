@@ -6,7 +6,6 @@ Hard negatives, transport and the losses of pre-training have tests of their own
 from __future__ import annotations
 
 import re
-from functools import cache
 
 import pytest
 import torch
@@ -32,7 +31,7 @@ def keys() -> list[str]:
     return [key for key in golden_vectors.keys(SYSTEM) if not ELSEWHERE.fullmatch(key)]
 
 
-@cache
+@golden_vectors.cached
 def model() -> UNITER:
     return uniter_cases.build(SYSTEM)
 

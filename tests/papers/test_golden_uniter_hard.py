@@ -6,8 +6,6 @@ done here to the encodings, so that their numbers are seen to come from nothing 
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 import torch
 from torch import Tensor
@@ -38,7 +36,7 @@ RIGHT = {"hn_text": Role.HARD_IMAGE, "hn_image/fixed": Role.HARD_TEXT}
 STREAMS = [*RIGHT, "hn_image/released"]
 
 
-@cache
+@golden_vectors.cached
 def model() -> UNITER:
     return uniter_cases.build(SYSTEM)
 

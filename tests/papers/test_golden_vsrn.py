@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ START = 1
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
 
 
-@cache
+@golden_vectors.cached
 def golden() -> golden_vectors.Golden:
     return golden_scores.load(SYSTEM)
 
@@ -33,7 +32,7 @@ def model(config: str, *, training: bool = False) -> VSRN:
     return built.train(training)
 
 
-@cache
+@golden_vectors.cached
 def order() -> Tensor:
     return golden().inputs["lengths"].argsort(descending=True, stable=True)
 

@@ -13,12 +13,13 @@ from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.triplet import MarginRankingLoss
 from counterfoil.papers.tags.losses import WordLoss
 
-pytestmark = [pytest.mark.golden, golden_vectors.needs("tags")]
+SYSTEM = "tags"
+pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def golden() -> golden_vectors.Golden:
-    return golden_vectors.load("tags")
+    return golden_vectors.load(SYSTEM)
 
 
 def judged(

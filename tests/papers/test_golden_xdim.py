@@ -32,7 +32,7 @@ def golden() -> golden_vectors.Golden:
     return golden_scores.load(SYSTEM)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def bert(tmp_path_factory) -> Path:
     """A folder that says what the tiny BERT looks like."""
     folder = tmp_path_factory.mktemp("bert")

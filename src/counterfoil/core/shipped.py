@@ -182,6 +182,7 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
     "reader": {
         "*_caps.txt": "counterfoil.papers.readers.precomp:FORMAT",
         "*_ims*.npy": "counterfoil.papers.readers.precomp:FORMAT",
+        "precomp/*_ims*.npy": "counterfoil.papers.readers.precomp:FORMAT",
         "txt2img.json": "counterfoil.papers.readers.uniter:FORMAT",
         "*/txt2img.json": "counterfoil.papers.readers.uniter:FORMAT",
     },

@@ -191,22 +191,24 @@ class WordTokenizer(Tokenizer):
     """A word vocabulary; captions become ``<start> word ... <end>``.
 
     Args:
-        words: by id; the first four are ``<pad> <start> <end> <unk>``.
+        words: by id; among them ``<pad> <start> <end> <unk>``, in any place.
         longest: captions are truncated to this many words.
 
     Raises:
-        ValueError: the first four are others, or a word occurs twice.
+        ValueError: one of the four is missing, or a word occurs twice.
     """
 
     def __init__(self, words: Sequence[str], *, longest: int = 60) -> None:
-        if tuple(words[:4]) != SPECIAL:
-            raise ValueError(
-                f"a vocabulary begins with {' '.join(SPECIAL)}, this one with "
-                f"{' '.join(words[:4])!r}"
-            )
         self.words, self.longest, self.size = list(words), longest, len(words)
-        self.wordless, self.unknown = tuple(range(len(SPECIAL))), SPECIAL.index(UNKNOWN)
         self._ids = {word: place for place, word in enumerate(self.words)}
+        if missing := [word for word in SPECIAL if word not in self._ids]:
+            raise ValueError(
+                f"a vocabulary holds {' '.join(SPECIAL)} and words; this one, which begins with "
+                f"{' '.join(self.words[:4])!r}, has no {missing[0]}"
+            )
+        self.wordless = tuple(sorted(self._ids[word] for word in SPECIAL))
+        self.pad, self.unknown = self._ids[PAD], self._ids[UNKNOWN]
+        self._start, self._end = self._ids[START], self._ids[END]
         if len(self._ids) < len(self.words):
             twice = next(word for word, count in Counter(self.words).items() if count > 1)
             raise ValueError(f"{twice!r} occurs twice in the vocabulary; every word has one id")
@@ -220,9 +222,10 @@ class WordTokenizer(Tokenizer):
         return WordTokenizer([*SPECIAL, *(w for w in words if w not in SPECIAL)], longest=longest)
 
     def read(self, texts: Sequence[str]) -> TokenIds:
-        rows = [split_words(text) for text in texts]
+        rows, unknown = [split_words(text) for text in texts], self._ids[UNKNOWN]
+        ids = ([self._ids.get(word, unknown) for word in row[: self.longest]] for row in rows)
         return TokenIds(
-            [[1, *(self._ids.get(word, 3) for word in row[: self.longest]), 2] for row in rows],
+            [[self._start, *row, self._end] for row in ids],
             truncated=sum(len(row) > self.longest for row in rows),
         )
 

@@ -146,7 +146,7 @@ def vocabulary_sentences(model: Model) -> Embeddings | None:
 def _known_words(model: Model) -> list[str]:
     tokenizer = model.processor and model.processor.tokenizer
     if isinstance(tokenizer, WordTokenizer):
-        return tokenizer.words[len(SPECIAL) :]
+        return [word for word in tokenizer.words if word not in SPECIAL]
     if isinstance(model.model, SentenceTransformersModel):
         pieces = model.model.body.tokenizer
     else:

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,10 @@ from corpus_cases import (
     splits_by_image,
     write_split,
 )
-from counterfoil.data.features import RowStack
+from counterfoil.data.features import RowStack, open_feature_table
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.tokenizers import WordTokenizer
+from counterfoil.papers.readers import precomp
 from counterfoil.papers.readers.precomp import is_precomp, read_precomp
 
 TEN = [f"caption {n}" for n in range(10)]
@@ -169,3 +174,66 @@ def test_same_image_in_two_splits_is_refused(tmp_path):
         write_split(tmp_path, split, random_array(2, 4), TEN, ["x", "y"])
     with pytest.raises(ValueError, match="image id 'x' occurs twice"):
         read_precomp(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["inside", "itself"])
+def test_a_root_with_precomp_inside(tmp_path, place):
+    """GPO, CHAN, ESA and HREM have pictures and ids beside it."""
+    root = tmp_path / "f30k"
+    write_split(root / "precomp", "train", random_array(2, 3, 4), TEN)
+    (root / "flickr30k-images").mkdir()
+    (root / "id_mapping.json").write_text("{}")
+    given = root if place == "inside" else root / "precomp"
+    dataset = load_dataset(given)
+    assert (len(dataset.texts), dataset.features.values.shape) == (10, (2, 3, 4))
+    assert dataset.name == given.name
+    assert len(open_feature_table(given).features) == 2
+
+
+SPLIT = ["<pad>", "<start>", "<end>", "<unk>", "can", "not", "it's"]
+WORDS = ["<pad>", "<start>", "<end>", "<unk>", "a", "dog", "n't", "is", ",", "t-shirt"]
+
+
+def write_ids(folder, lines, vocabulary):
+    np.save(folder / "train_ims.npy", random_array(1, 3, 4))
+    (folder / "train_precaps.txt").write_text("".join(f"{line}\n" for line in lines))
+    vocabulary.parent.mkdir(exist_ok=True)
+    vocabulary.write_text(json.dumps({"word2idx": {word: n for n, word in enumerate(WORDS)}}))
+
+
+@pytest.mark.parametrize("beside", ["f30k_precomp/vocab.json", "vocab/f30k_precomp_vocab.json"])
+def test_captions_of_bfan_are_word_ids(tmp_path, beside, capsys):
+    folder = tmp_path / "f30k_precomp"
+    folder.mkdir()
+    write_ids(folder, ["1,4,5,3,2", "1,4,9,8,7,6,2"], tmp_path / beside)
+    dataset = load_dataset(folder)
+    assert dataset.texts == ["a dog <unk>", "a t-shirt , is n't"]
+    assert WordTokenizer(WORDS).encode(dataset.texts) == [[1, 4, 5, 3, 2], [1, 4, 9, 8, 7, 6, 2]]
+    assert not capsys.readouterr().err
+
+
+def test_word_ids_that_read_otherwise_are_told(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(precomp, "read_vocabulary", lambda path, longest: WordTokenizer(SPLIT))
+    write_ids(tmp_path, ["1,4,5,2", "1,4,2"], tmp_path / "vocab.json")
+    assert load_dataset(tmp_path).texts == ["can not", "can"]
+    assert not capsys.readouterr().err
+    write_ids(tmp_path, ["1,6,2", "1,4,2"], tmp_path / "vocab.json")
+    assert load_dataset(tmp_path).texts == ["it's", "can"]
+    assert "1 captions have other word ids when" in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("1,4,x,2", "line 1: '1,4,x,2' are no word ids"), ("1,44,2", "ids are 0 to 9")],
+)
+def test_word_ids_that_are_none(tmp_path, line, message):
+    write_ids(tmp_path, [line], tmp_path / "vocab.json")
+    with pytest.raises(ValueError, match=message):
+        read_precomp(tmp_path)
+
+
+def test_word_ids_need_their_vocabulary(tmp_path):
+    write_ids(tmp_path, ["1,4,2"], tmp_path / "vocab.json")
+    (tmp_path / "vocab.json").unlink()
+    with pytest.raises(ValueError, match="holds word ids and no captions; put the vocabulary"):
+        load_dataset(tmp_path)

@@ -12,7 +12,9 @@ For each split, such as "train", "dev", "test" or "testall":
     train_lengths.npy  optional: (N,) number of real regions
 
 The last two are extensions. Captions are read as text; the authors' readers turn a line into
-"b'a dog ...'" under Python 3 and lose its first word.
+"b'a dog ...'" under Python 3 and lose its first word. GPO and its successors have all of it in a
+folder ``precomp``, beside the pictures. BFAN's data has no captions but ``train_precaps.txt``, the
+word ids of each, with a vocabulary beside it or in ``../vocab``.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import final
 import numpy as np
 import torch
 
+from counterfoil.core.console import warn
 from counterfoil.core.io import read_array, read_text_lines
 from counterfoil.data.dataset import (
     DatasetEntry,
@@ -41,6 +44,7 @@ from counterfoil.data.features import (
     RowStack,
 )
 from counterfoil.data.readers.source import Format
+from counterfoil.data.tokenizers import LONGEST, WordTokenizer, read_vocabulary
 
 PROBES = 64  # images whose repeated rows are compared
 MAX_REPEATS = 64  # of an image; more equal rows are no repetition
@@ -58,9 +62,17 @@ class _StoredSplit:
     lengths: Array | None
 
 
+INSIDE = "precomp"  # folder of the files within the data's own, in GPO's layout
+
+
 def is_precomp(folder: Path) -> bool:
-    """Return True if a folder contains files of a split."""
-    return bool(_splits(folder))
+    """Return True if a folder, or its ``precomp``, contains files of a split."""
+    return bool(_splits(_inside(folder)))
+
+
+def _inside(folder: Path) -> Path:
+    """The folder of the files of a data set."""
+    return folder if _splits(folder) or not (folder / INSIDE).is_dir() else folder / INSIDE
 
 
 def read_precomp(
@@ -70,6 +82,7 @@ def read_precomp(
 
     If there are "test" and "testall", "testall" is read, which contains "test".
     """
+    name, folder = name or folder.resolve().name, _inside(folder)
     existing = _splits(folder)
     if not existing:
         raise ValueError(f"{folder} holds no split: looked for train_caps.txt and the like")
@@ -95,11 +108,11 @@ def read_precomp(
         str(folder / f"{'|'.join(chosen)}_ims.npy"),
     )
     entries = [entry for part in parts for entry in part.entries]
-    return build_dataset(name or folder.name, entries, where=str(folder), features=features)
+    return build_dataset(name, entries, where=str(folder), features=features)
 
 
 def _splits(folder: Path) -> list[str]:
-    ends = ("_caps.txt", "_ims.npy", "_ims_int8.npy")
+    ends = ("_caps.txt", "_precaps.txt", "_ims.npy", "_ims_int8.npy")
     names = {path.name.removesuffix(end) for end in ends for path in folder.glob(f"*{end}")}
     order = ["train", "restval", "dev", "val", "test", "testall"]
     return sorted(names, key=lambda s: (order.index(s) if s in order else len(order), s))
@@ -114,7 +127,7 @@ def _read_split(folder: Path, split: str) -> _StoredSplit:
             "(images, width) are read"
         )
     values = values[:, None, :] if values.ndim == 2 else values
-    texts = read_text_lines(folder / f"{split}_caps.txt", "captions, one a line")
+    texts = _read_captions(folder, split)
     if not texts and not (folder / f"{split}_owner.txt").exists():
         raise ValueError(f"{folder / f'{split}_caps.txt'} is empty; captions are needed there")
     rows, text_to_image, ids = _relation(folder, split, values, len(texts))
@@ -131,6 +144,45 @@ def _read_split(folder: Path, split: str) -> _StoredSplit:
         read_array(boxes, "boxes") if boxes.exists() else None,
         read_array(lengths, "numbers of regions", mapped=False) if lengths.exists() else None,
     )
+
+
+def _read_captions(folder: Path, split: str) -> list[str]:
+    """The captions of a split: as they are, or from the ids of their words."""
+    plain, words = folder / f"{split}_caps.txt", folder / f"{split}_precaps.txt"
+    if plain.exists() or not words.exists():
+        return read_text_lines(plain, "captions, one a line")
+    tokenizer = _vocabulary(folder, words)
+    texts, changed = [], 0
+    for number, line in enumerate(read_text_lines(words, "word ids, one caption a line"), 1):
+        try:
+            ids = [int(part) for part in line.split(",")]
+            if not 0 <= min(ids) <= max(ids) < tokenizer.size:
+                raise ValueError(f"ids are 0 to {tokenizer.size - 1:,}")
+        except ValueError as error:
+            where = f"{words}, line {number}"
+            raise ValueError(f"{where}: {line[:40]!r} are no word ids: {error}") from None
+        spoken = [i for i in ids if i == tokenizer.unknown or i not in tokenizer.wordless]
+        texts.append(" ".join(tokenizer.tokens(spoken)))
+        changed += tokenizer.encode(texts[-1:])[0][1:-1] != spoken
+    if changed:
+        warn(f"{words}: {changed:,} captions have other word ids when their words are read again")
+    return texts
+
+
+def _vocabulary(folder: Path, words: Path) -> WordTokenizer:
+    """The vocabulary of a folder's word ids, which BFAN has in ``vocab`` beside the data."""
+    places = [
+        *sorted(folder.glob("*vocab*")),
+        folder.parent / "vocab" / f"{folder.name}_vocab.json",
+    ]
+    places += [places[-1].with_suffix(".pkl")]
+    found = [path for path in places if path.suffix in (".json", ".pkl") and path.is_file()]
+    if not found:
+        raise ValueError(
+            f"{words} holds word ids and no captions; put the vocabulary that they belong to "
+            f"beside it, as {folder / 'vocab.json'}"
+        )
+    return read_vocabulary(found[0], longest=LONGEST)
 
 
 def _relation(
