@@ -6,7 +6,7 @@ Adapters on it learn in seconds, and reach more than models trained on regions d
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -117,14 +117,16 @@ class Bed:
         inside = torch.tensor([split == "train" for split in self.data.splits])
         return every[inside[self.data.text_to_image]]
 
-    def measure(self, model: Model) -> dict[str, Tensor]:
+    def measure(self, *models: Model, splits: Sequence[str] = SPLITS) -> dict[str, Tensor]:
         """Points of each image by measure: (I, 2) sums over its queries and their number.
 
-        A measure of both directions has a name for each, as in "test i2t RSum".
+        A measure of both directions has a name for each, as in "test i2t RSum". Scores of several
+        models are averaged.
         """
         found: dict[str, Tensor] = {}
-        for split, data in self.splits.items():
-            embedded = [model.embed(data)]
+        for split in splits:
+            data = self.splits[split]
+            embedded = [model.embed(data) for model in models]
             found |= _points(split, evaluate_protocol(embedded, data), ())
             if split == "test":
                 report = evaluate_protocol(embedded, data, truth=self.judged)

@@ -3,43 +3,100 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from benchmarks.experiments.summary import svg_text
 from benchmarks.truths.arms import BASE
 from benchmarks.truths.table import MEASURES, OTHERS, OWN, table
 from counterfoil.core.io import write_text
 
-PAGE, FIGURE = Path("results/truths.md"), Path("images/truths.svg")
-SUMMARY, TRAININGS = Path("evidence/truths.json"), Path("evidence/truths.jsonl")
-START, END = "<!-- truths -->\n", "<!-- end -->"
+
+@final
+@dataclass(frozen=True)
+class Published:
+    """Where a run stands in the documentation, by one name for all of its files."""
+
+    name: str
+
+    @property
+    def page(self) -> Path:
+        """Its text, with a place for the table."""
+        return Path(f"results/{self.name}.md")
+
+    @property
+    def figure(self) -> Path:
+        """SVG."""
+        return Path(f"images/{self.name}.svg")
+
+    @property
+    def summary(self) -> Path:
+        """What the table shows, as JSON."""
+        return Path(f"evidence/{self.name}.json")
+
+    @property
+    def trainings(self) -> Path:
+        """A line of JSON for each."""
+        return Path(f"evidence/{self.name}.jsonl")
+
+    @property
+    def start(self) -> str:
+        """The line above the table."""
+        return f"<!-- {self.name} -->\n"
+
+    def shown(self, text: str) -> tuple[str, str, str]:
+        """The text of a page before its table, the table, and the text after it.
+
+        Raises:
+            ValueError: the page has no place for one.
+        """
+        before, start, rest = text.partition(self.start)
+        inside, end, after = rest.partition(END)
+        if not (start and end):
+            raise ValueError(f"no place {self.start.strip()} … {END} for the table")
+        return before, inside, after
+
+    def write(
+        self,
+        docs: Path,
+        found: Mapping[str, Any],
+        lines: Iterable[Mapping[str, Any]],
+        table: str,
+        figure: str,
+    ) -> None:
+        """Write the summary, the trainings, the figure and the table of the page.
+
+        Raises:
+            ValueError: the page has no place for the table.
+        """
+        text = (docs / self.page).read_text("utf-8")
+        try:
+            before, _, after = self.shown(text)
+        except ValueError as error:
+            raise ValueError(f"{docs / self.page} has {error}") from None
+        write_text(docs / self.page, f"{before}{self.start}{table}\n{END}{after}")
+        write_text(docs / self.summary, f"{json.dumps(found, indent=1, sort_keys=True)}\n")
+        plain = (json.dumps(line, sort_keys=True) for line in lines)
+        write_text(docs / self.trainings, "".join(f"{line}\n" for line in plain))
+        write_text(docs / self.figure, figure)
+
+
+TRUTHS, END = Published("truths"), "<!-- end -->"
 _COLOURS = ("#4a6fa5", "#b08a4a", "#6a9a5b", "#a5574a", "#7a5ea5", "#5f6b73")
 _MARKS = "os^Dv"
 
 
 def write_pages(docs: Path, found: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> None:
-    """Write the summary, the trainings, the figure and the table of the page.
-
-    Raises:
-        ValueError: the page has no place for the table.
-    """
-    text = (docs / PAGE).read_text("utf-8")
-    before, start, rest = text.partition(START)
-    _, end, after = rest.partition(END)
-    if not (start and end):
-        raise ValueError(f"{docs / PAGE} has no place {START.strip()} … {END} for the table")
-    write_text(docs / PAGE, f"{before}{START}{table(found)}\n{END}{after}")
-    write_text(docs / SUMMARY, f"{json.dumps(found, indent=1, sort_keys=True)}\n")
-    plain = (json.dumps(_training(line), sort_keys=True) for line in lines)
-    write_text(docs / TRAININGS, "".join(f"{line}\n" for line in plain))
-    write_text(docs / FIGURE, figure_svg(found))
+    """Write the summary, the trainings, the figure and the table of the page."""
+    kept = (shortened(line, MEASURES) for line in lines)
+    TRUTHS.write(docs, found, kept, table(found), figure_svg(found))
 
 
-def _training(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of the ledger with the numbers that the page shows; of an explored point dev alone."""
-    shown = MEASURES if line["phase"] == "confirm" else ("dev RSum",)
+def shortened(line: Mapping[str, Any], measures: Iterable[str]) -> dict[str, Any]:
+    """A line of the ledger with the numbers that a page shows; of an explored point dev alone."""
+    shown = measures if line["phase"] == "confirm" else ("dev RSum",)
     names = [MEASURES[m][0].format(side) for m in shown for side in ("i2t", "t2i")]
     kept = {key: line[key] for key in ("phase", "arm", "point", "seed", "steps", "pairs")}
     return kept | {"numbers": {name: line["numbers"][name] for name in names}}

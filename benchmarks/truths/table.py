@@ -88,7 +88,7 @@ def summary(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Plain:
     Raises:
         ValueError: no confirming seed is there.
     """
-    points = _points(folder, lines)
+    points = read_points(folder, lines)
     if BASE not in points:
         raise ValueError(f"{folder} holds no confirming seed of {BASE!r} yet; run it first")
     confirmed = {line["arm"]: line for line in lines if line["phase"] == "confirm"}
@@ -96,11 +96,11 @@ def summary(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Plain:
     for arm in sorted(points, key=lambda arm: (arm != CCA, arm != BASE)):
         line = confirmed[arm]
         facts = {key: line[key] for key in ("arm", "point", "steps", "pairs")}
-        means = {measure: round(_mean(points[arm], measure), 3) for measure in MEASURES}
+        means = {measure: round(mean_of(points[arm], measure), 3) for measure in MEASURES}
         facts |= {"seeds": len(points[arm]), "means": means}
         if arm not in (BASE, CCA):
             facts["differences"] = {
-                measure: _rounded(*difference(points[arm], points[BASE], measure))
+                measure: rounded(*difference(points[arm], points[BASE], measure))
                 for measure in MEASURES
             }
         arms.append(facts)
@@ -178,7 +178,7 @@ def _judged(contrast: Contrast, points: Mapping[str, Points]) -> Plain:
     seeds = len(set(points[contrast.arm]) & set(points[contrast.base]))
     if seeds < len(SEEDS):
         state = f"Open, {seeds} of {len(SEEDS)} seeds"
-    found = {"state": state, "found": _rounded(change, span), "seeds": seeds}
+    found = {"state": state, "found": rounded(change, span), "seeds": seeds}
     return contrast.to_dict() | found
 
 
@@ -193,11 +193,11 @@ def _sentence(contrast: Mapping[str, Any]) -> str:
     )
 
 
-def _rounded(change: float, span: Interval) -> list[float]:
+def rounded(change: float, span: Interval) -> list[float]:
     return [round(number, 3) for number in (change, span.low, span.high)]
 
 
-def _points(folder: Path, lines: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
+def read_points(folder: Path, lines: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
     found: dict[str, dict[int, Mapping[str, Tensor]]] = {}
     for line in lines:
         if line["phase"] == "confirm":
@@ -208,7 +208,7 @@ def _points(folder: Path, lines: Sequence[Mapping[str, Any]]) -> dict[str, Point
     return dict(found)
 
 
-def _mean(points: Points, measure: str) -> float:
+def mean_of(points: Points, measure: str) -> float:
     name, weight = MEASURES[measure]
     total = 0.0
     for side in ("i2t", "t2i"):

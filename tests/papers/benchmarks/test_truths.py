@@ -10,45 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-import corpus_cases
 from benchmarks.truths import __main__ as command
-from benchmarks.truths import arms, page, table
-from benchmarks.truths.bed import Bed, write_bed
-from counterfoil.core.io import write_json
-from counterfoil.data.readers import load_dataset
+from benchmarks.truths import arms, ledger, page, table
 from counterfoil.losses.contrastive import InfoNCELoss
 
 DOCS = Path(__file__).parents[3] / "docs"
-SPLITS = ["train"] * 300 + ["val"] * 20 + ["test"] * 20
-
-
-@pytest.fixture(scope="module")
-def bed(tmp_path_factory):
-    """Vectors with a common part for each image and its captions, and a few judgements."""
-    folder = tmp_path_factory.mktemp("bed")
-    rng = np.random.default_rng(0)
-    names = [f"{n}.jpg" for n in range(len(SPLITS))]
-    common = rng.normal(size=(len(names), 300))
-    (folder / "towers").mkdir()
-    images = common + rng.normal(size=common.shape)
-    np.save(folder / "towers" / "images.npy", images.astype(np.float16))
-    texts = np.repeat(common, 5, 0) + rng.normal(size=(5 * len(names), 300))
-    np.save(folder / "towers" / "texts.npy", texts.astype(np.float16))
-    write_json(folder / "towers" / "image_names.json", names)
-    write_json(folder / "towers" / "splits.json", SPLITS)
-    plain = [
-        corpus_cases.karpathy_image(name, split, [f"a thing {n} {k}" for k in range(5)], 5 * n)
-        for n, (name, split) in enumerate(zip(names, SPLITS, strict=True))
-    ]
-    corpus_cases.write_karpathy(folder / "data", plain, pictures=False)
-    lines = [
-        f"{n}.jpg\t{n + shift}.jpg#1\t0\t{3 * (shift == 1)}\t{3 * (shift != 1)}\n"
-        for n in range(320, 335)
-        for shift in (1, 2, 3)
-    ]
-    (folder / "CrowdFlowerAnnotations.txt").write_text("".join(lines))
-    write_bed(folder / "towers", load_dataset(str(folder / "data")), folder / "made")
-    return Bed(folder / "made", folder / "CrowdFlowerAnnotations.txt")
 
 
 def test_the_bed_keeps_rows_together(bed):
@@ -100,7 +66,7 @@ def test_explored_declared_confirmed_and_taken_up_again(bed, tmp_path, monkeypat
     for name in few:
         tried = [line for line in lines if (line["phase"], line["arm"]) == ("explore", name)]
         means = {
-            json.dumps(point): sum(command.dev_rsum(t) for t in tried if t["point"] == dict(point))
+            json.dumps(point): sum(ledger.dev_rsum(t) for t in tried if t["point"] == dict(point))
             for point in few[name].grid
         }
         assert declared["points"][name] == json.loads(max(means, key=means.get))
@@ -145,10 +111,11 @@ def test_explored_declared_confirmed_and_taken_up_again(bed, tmp_path, monkeypat
 
 def test_the_page_shows_its_ledger():
     """The table is that of the summary, whose means are those of the trainings."""
-    found = json.loads((DOCS / page.SUMMARY).read_text("utf-8"))
-    text = (DOCS / page.PAGE).read_text("utf-8")
-    assert text.partition(page.START)[2].partition(page.END)[0].strip() == table.table(found)
-    lines = [json.loads(line) for line in (DOCS / page.TRAININGS).read_text("utf-8").splitlines()]
+    shown = page.TRUTHS
+    found = json.loads((DOCS / shown.summary).read_text("utf-8"))
+    _, inside, _ = shown.shown((DOCS / shown.page).read_text("utf-8"))
+    assert inside.strip() == table.table(found)
+    lines = [json.loads(line) for line in (DOCS / shown.trainings).read_text("utf-8").splitlines()]
     by_arm = {}
     for line in lines:
         if line["phase"] == "confirm":
@@ -170,7 +137,7 @@ def test_the_page_shows_its_ledger():
                 assert low <= change <= high
     tried = [line for line in lines if line["phase"] == "explore"]
     assert len(tried) == 24 * len(arms.ARMS)
-    best = command.chosen(tried)
+    best = ledger.chosen(tried)
     assert {arm["arm"]: arm["point"] for arm in found["arms"][1:]} == best
 
 
