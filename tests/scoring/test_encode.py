@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
-from counterfoil.core.types import ModalityBatch
+from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.scoring.encode import encode_images, encode_texts, evaluation_mode
 from engine_cases import Dot, Noisy
 
@@ -92,6 +95,36 @@ def test_longer_items_may_come_later():
     assert encoded.tokens.shape == (6, 3, 2)
     assert encoded.mask.sum(1).tolist() == [1, 1, 2, 2, 3, 3]
     assert torch.equal(encoded.tokens[4:], values[4:, :3])
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+def test_padding_takes_no_memory():
+    """As with Flickr30K: many short captions, one of 62 words."""
+    count, longest, width = 2000, 62, 1024  # 508 MB with its padding
+    lengths = torch.full((count,), 3)
+    lengths[777] = longest
+
+    class Wide(Noisy):
+        def encode_texts(self, texts):
+            tokens = texts.values[..., None].expand(*texts.values.shape, width).float()
+            return Embeddings(tokens * texts.mask[..., None], texts.mask)
+
+    def look(rows):
+        mask = torch.arange(longest) < lengths[rows, None]
+        return ModalityBatch(rows, rows[:, None] * torch.ones_like(mask), mask)
+
+    def held():
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(re.search(r"RssAnon:\s+(\d+)", status)[1])
+
+    before = held()
+    encoded = encode_texts(Wide(), look, count)
+    assert held() - before < 200e6
+    assert encoded.tokens.shape == (count, longest, width)
+    assert torch.equal(encoded.mask.sum(1), lengths)
+    for row in (0, 776, 777, 1999):
+        assert (encoded.tokens[row, : lengths[row]] == row).all()
+        assert (encoded.tokens[row, lengths[row] :] == 0).all()
 
 
 def test_nothing_to_encode():

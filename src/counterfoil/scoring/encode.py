@@ -6,6 +6,9 @@ are dealt out, and the last one of a grid is padded, so that every product has t
 
 from __future__ import annotations
 
+import math
+import mmap
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -73,6 +76,7 @@ _STEP = 16  # sides of tiles are multiples of this
 _VECTORS = {"cpu": (512, 2048), "cuda": (2048, 65536)}  # one vector per item: a plain product
 _BAGS = {"cpu": (128, 512), "cuda": (512, 1024)}
 _BAGS_BY_KERNELS = 512, 8192
+_LARGE = 64 * 2**20  # bytes from which padding takes no memory
 
 
 @final
@@ -340,19 +344,33 @@ def _rows(count: int, batch: int, noun: str) -> Tensor:
 
 
 def _pooled(batches: Iterator[tuple[Tensor, Embeddings]], count: int) -> Embeddings:
-    """One tensor on the CPU for all items, which grows when a longer item comes."""
+    """One tensor on the CPU for all items, which grows when a longer item comes.
+
+    Padding is never written. One caption of 62 words makes Flickr30K's 145,000 captions 37 GB, of
+    which 8 are words.
+    """
     pool: Embeddings | None = None
     for rows, part in batches:
-        part = part.to("cpu")
+        part, length = part.to("cpu"), part.tokens.shape[1]
         if pool is None:
-            pool = part.map(lambda tensor: tensor.new_zeros(count, *tensor.shape[1:]))
-        length = max(pool.tokens.shape[1], part.tokens.shape[1])
-        pool, part = pool.padded(length), part.padded(length)
-        pool.tokens[rows], pool.mask[rows] = part.tokens, part.mask
+            pool = part.map(lambda tensor: _unwritten_zeros(tensor, count))
+        pool = pool.padded(length)
+        pool.tokens[rows, :length], pool.mask[rows, :length] = part.tokens, part.mask
         if pool.gram is not None and part.gram is not None:
-            pool.gram[rows] = part.gram
+            pool.gram[rows, :length, :length] = part.gram
     assert pool is not None
     return pool
+
+
+def _unwritten_zeros(like: Tensor, count: int) -> Tensor:
+    """Zeros for `count` such items; on Linux they take memory where they are written alone."""
+    shape = count, *like.shape[1:]
+    size = math.prod(shape) * like.element_size()
+    if sys.platform != "linux" or size < _LARGE:
+        return like.new_zeros(shape)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)  # a page of 2 MB would hold many items with their padding
+    return torch.frombuffer(memory, dtype=like.dtype).view(shape)
 
 
 def _in_batches(
