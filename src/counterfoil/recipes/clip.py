@@ -40,7 +40,7 @@ from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLos
 from counterfoil.losses.ndgl import MarginDistillationLoss, distillation_settings
 from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
-from counterfoil.model import Model, load_model
+from counterfoil.model import Model, download_model, load_model
 from counterfoil.models.base import RetrievalModel, SingleVectorModel
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.models.library_folders import encoder_folder
@@ -158,7 +158,7 @@ class FineTunedModel:
     """A pretrained pair of encoders, or a trained model, and the way it is fine-tuned.
 
     Attributes:
-        name: folder or name of the pair, or the folder of a model that counterfoil saved.
+        name: folder or name of the pair, or of a model that counterfoil saved or pushed to the hub.
         way: "full", "lora" or "frozen".
         written: folder of captions that ``counterfoil papers write`` made of the training split,
             ranked below the true ones; None for none.
@@ -186,11 +186,16 @@ class FineTunedModel:
             return TrainedModel(self.name, self.long_captions)
         return load_pretrained(self.name, long_captions=self.long_captions)
 
-    @property
+    @cached_property
     def start(self) -> str | None:
-        """The folder whose weights it begins with; None for those of a pretrained pair."""
+        """The model of ours whose weights it begins with; None for those of a pretrained pair.
+
+        A folder, or the name of one that was pushed to the hub.
+        """
         folder = Path(self.name)
-        return self.name if folder.is_dir() and not is_pretrained_folder(folder) else None
+        if folder.is_dir():
+            return None if is_pretrained_folder(folder) else self.name
+        return self.name if download_model(self.name) else None
 
     def setup(self, terms: Terms, seed: int = 0) -> TrainingSetup:
         """The model with its loss terms and training settings."""
