@@ -161,6 +161,8 @@ class AuditPage:
 
     title: str  # of the page
     protocol: str  # data and models, in a sentence
+    known: tuple[str, ...]  # of models that were trained on the captions: a sentence each
+    again: tuple[str, ...]  # commands that audit with models that have not seen the captions
     sections: tuple[AuditSection, ...]  # in order
     # corrections that are applied already; the page saves them with the new ones
     earlier: tuple[Correction, ...]

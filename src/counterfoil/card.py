@@ -302,12 +302,18 @@ def _number(paper: str) -> str:
     return paper.rpartition("/")[2]
 
 
-def _base_model(card: SavedModelCard) -> str | None:
-    """The name on the hub of the pretrained pair of encoders that a model began from."""
+def began_from(card: SavedModelCard) -> str | None:
+    """The name or folder of the pretrained pair of encoders that a model began from."""
     make: Any = card.model and card.model.make
     if card.model is None or not hasattr(make, "pretrained_name"):  # a factory of the user
         return None
-    name = make.pretrained_name(card.model.arguments)
+    name: str | None = make.pretrained_name(card.model.arguments)
+    return name
+
+
+def _base_model(card: SavedModelCard) -> str | None:
+    """Its name on the hub."""
+    name = began_from(card)
     return name if name and HUB_NAME.fullmatch(name) else None
 
 

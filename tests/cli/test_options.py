@@ -23,6 +23,8 @@ from counterfoil.pipelines.run import DataSource
         ),
         ("a:features=f:g/", DataSource("a", features=Path("f:g/"))),
         ("a:unreadable=skip", DataSource("a", skip_unreadable=True)),
+        ("a:half=2", DataSource("a", half=2)),
+        ("scenes:images=9,half=1", DataSource("scenes:images=9", half=1)),
         ("scenes", DataSource("scenes")),
         ("scenes:images=9,features=regions", DataSource("scenes:images=9,features=regions")),
         ("scenes:corrections=c", DataSource("scenes", corrections=Path("c"))),
@@ -46,6 +48,16 @@ def test_a_path_that_exists_has_no_settings(tmp_path, monkeypatch):
 def test_settings_of_a_home_folder(monkeypatch):
     monkeypatch.setenv("HOME", "/home/anna")
     assert split_settings("a:images=~/b") == ("a", {"images": Path("/home/anna/b")})
+
+
+def test_the_halves_of_data():
+    """What one trains on, dev included, is the test of the other; with seeded draws by the ids."""
+    first, second = (DataSource.of(f"scenes:images=40,half={n}").open() for n in (1, 2))
+    assert [first.splits.count(name) for name in ("train", "dev", "test")] == [18, 2, 20]
+    tested = [split == "test" for split in first.splits]
+    assert [split == "test" for split in second.splits] == [not each for each in tested]
+    with pytest.raises(ValueError, match="half=3 is no half of the images; give half=1 or half=2"):
+        DataSource.of("scenes:half=3")
 
 
 def test_data_of_a_verb():

@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+import huggingface_hub.constants
 import pytest
 import torch
 
@@ -142,6 +143,29 @@ def test_a_run_is_trained_on(place, first, second, models, tmp_path, monkeypatch
     assert before.processor.tokenizer.digest == after.processor.tokenizer.digest
 
 
+@pytest.mark.parametrize(("first", "second"), [("full", "frozen"), ("frozen", "frozen")])
+def test_a_model_on_the_hub_is_trained_on(first, second, models, tmp_path, monkeypatch, capsys):
+    """A model that was pushed from here is named as on the hub, like those of other libraries."""
+    monkeypatch.chdir(tmp_path)
+    data = ("--data", photos(Path("photos")), "--epochs", 1)
+    clip = ("--model", models / "clip", "--tune", first, "--lr", "1e-3")
+    assert recipes_cases.run("train", "contrastive", *data, *clip, "--output", "run") == 0
+    place = tmp_path / "hub" / "models--me--mine"
+    load_model("run").save_pretrained(place / "snapshots" / ("0" * 40))  # what a push uploads
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    again = ("--model", "me/mine", "--tune", second, "--lr", "1e-12", "--output", "again")
+    assert recipes_cases.run("train", "contrastive", *data, *again) == 0
+    before, after = (load_model(name).encode_texts("a red circle") for name in ("run", "again"))
+    assert abs(before - after).max() < 1e-5
+    capsys.readouterr()
+    none = ("--model", "me/none", "--tune", second, "--output", "none")
+    assert recipes_cases.run("train", "contrastive", *data, *none) == 2
+    assert "me/none cannot be loaded as a Hugging Face model" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -191,7 +215,10 @@ def photos(folder: Path, images: int = 50) -> Path:
 
 def pasted(shown: str) -> list[str]:
     """The words of the command that a training ends with."""
-    (command,) = [line for line in shown.splitlines() if line.startswith("counterfoil train ")]
+    lines = shown.splitlines()
+    (command,) = [
+        line for line in lines if line.startswith(("counterfoil train ", "counterfoil run "))
+    ]
     return shlex.split(command)[1:]
 
 
@@ -219,6 +246,36 @@ def test_the_command_to_go_on_goes_on(tune, models, tmp_path, monkeypatch, capsy
     first, second = (load_model(name).model.state_dict() for name in ("a run", "a run-2"))
     assert any(not torch.equal(first[name], second[name]) for name in first)
     assert "a run/tuned" in Path("a run-2/tuned.json").read_text()
+
+
+RECIPE = """
+from dataclasses import replace
+from counterfoil.recipes.demo import demo_recipe
+
+demo = demo_recipe()
+recipe = replace(demo, stages=demo.stages[:2])
+"""
+
+
+def test_a_recipe_ends_as_a_training_does(tmp_path, monkeypatch, capsys):
+    """Each of its trainings says whether it converged, with the command that goes on with all."""
+    monkeypatch.chdir(tmp_path)
+    Path("two.py").write_text(RECIPE)
+    words = ("run", "two.py", "--data", "scenes:images=60,features=regions")
+    short = ("--set", "*.epochs=1", "--set", "*.schedule.warmup=0.1")
+    assert recipes_cases.run(*words, *short, "--output", "a run") == 0
+    out = capsys.readouterr().out
+    for name in ("alike", "hardest"):
+        assert f"{name}: cannot tell whether it converged: " in out
+    again = pasted(out)
+    starts = [f"{name}.start=a run/{name}" for name in ("alike", "hardest")]
+    more = ["--set", starts[0], "--set", starts[1], "--output", "a run-2"]
+    assert again == [*words, *short, *more]
+    assert recipes_cases.run(*again) == 0
+    assert Path("a run-2/hardest/model").is_dir()
+    capsys.readouterr()
+    assert recipes_cases.run(*words, "--smoke", "--output", "smoke") == 0
+    assert "converged" not in capsys.readouterr().out  # a smoke run is cut short on purpose
 
 
 def rising(measure):

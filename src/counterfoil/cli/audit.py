@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +10,7 @@ import typer
 
 from counterfoil.cli.options import (
     DataName,
+    command_line,
     data_source,
     earlier_corrections,
     open_negatives,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from counterfoil.data.dataset import ImageTextDataset
     from counterfoil.model import Model
+    from counterfoil.pipelines.run import DataSource
 
 PAGE_FILE, JSON_FILE = "audit.html", "audit.json"
 SETTINGS = "near", "alike", "top"  # of an `AuditConfig`
@@ -63,7 +65,6 @@ def audit(
     from counterfoil.core import distributed
     from counterfoil.core.console import warn
     from counterfoil.core.io import ensure_absent, ensure_writable_folder, write_json, write_text
-    from counterfoil.evaluation.caption_check import trained_on
     from counterfoil.model import load_model
     from counterfoil.report.page import TableBlock, current_provenance
 
@@ -79,16 +80,15 @@ def audit(
     dataset, earlier = source.open(), earlier_corrections(source)
     names = tuple(model or ())
     models = [load_model(name) for name in names]
-    for each in models if split in ("all", "train") else ():
-        named = (
-            each.card and each.card.provenance.get("data") == dataset.name
-        )  # it may have changed
-        if named or trained_on(each, dataset):
-            warn(
-                f"{each.name} was trained on captions of {dataset.name}, and takes wrong ones "
-                "among them for right; look at dev and test (--split), or train on one half of "
-                "the images and audit the other"
-            )
+    taught = [each for each in models if split in ("all", "train") and _knows(each, dataset)]
+    known = tuple(
+        f"{each.name} was trained on captions of {dataset.name}, and takes wrong ones among them "
+        "for right; look at dev and test (--split), or train on one half of the images and audit "
+        "the other"
+        for each in taught
+    )
+    for sentence in known:
+        warn(sentence)
     sections = audit_dataset(
         dataset,
         config,
@@ -101,6 +101,8 @@ def audit(
     page = AuditPage(
         title=f"Audit of {dataset.name}",
         protocol=_protocol(dataset, split, models, explainer, negatives),
+        known=known,
+        again=_by_halves(taught[0], source, folder) if taught else (),
         sections=sections,
         earlier=earlier,
         key=f"{dataset.name} {dataset.fingerprint}",
@@ -115,13 +117,58 @@ def audit(
         "fingerprint": dataset.fingerprint,
         "plan": plan | asdict(config),
         "protocol": page.protocol,
+        "known": known,
+        "again": page.again,
         "decided": [correction.to_dict() for correction in earlier],
         "found": {section.kind: section.to_dict() for section in sections},
         "provenance": asdict(page.provenance),
     }
     write_json(folder / JSON_FILE, values)
     output(page.headline)
+    if page.again:
+        output("\n".join(("each half of the images judged by a model of the other:", *page.again)))
     output(f"{folder / PAGE_FILE}, {folder / JSON_FILE}")
+
+
+def _knows(model: Model, dataset: ImageTextDataset) -> bool:
+    """Whether a model was trained on data of this name, which may have changed since."""
+    from counterfoil.evaluation.caption_check import trained_on
+
+    named = model.card is not None and model.card.provenance.get("data") == dataset.name
+    return named or trained_on(model, dataset)
+
+
+def _by_halves(model: Model, source: DataSource, folder: Path) -> tuple[str, ...]:
+    """Commands that train on each half of the images and audit the other one."""
+    from counterfoil.data.readers.settings import HALVES
+
+    commands = []
+    for half in HALVES:
+        data, run = replace(source, half=half).typed, f"{folder}-half-{half}"
+        commands += [
+            command_line(*_training(model), "--data", data, "--output", run),
+            command_line(
+                *("audit", data, "--model", run, "--split", "test"),
+                *("--output", f"{folder}-of-half-{3 - half}"),
+            ),
+        ]
+    return tuple(commands)
+
+
+def _training(model: Model) -> list[str]:
+    """The words that train such a model, as far as its card tells."""
+    from counterfoil.card import began_from
+    from counterfoil.recipes.clip import WAYS
+
+    card = model.card
+    assert card is not None  # it says what the model was trained on
+    name, own, _ = str(card.provenance.get("recipe", "")).rpartition("-own")
+    if not own:
+        return ["train", "LOSS_OR_MODEL"]
+    loss, _, way = name.rpartition("-")
+    if way not in WAYS:
+        return ["train", name]
+    return ["train", loss, "--model", began_from(card) or "MODEL", "--tune", way]
 
 
 def _protocol(

@@ -382,6 +382,62 @@ def tell_model(folder: Path, source: DataSource) -> None:
         )
 
 
+def say_convergence(context: typer.Context, folder: Path, recipe: Recipe) -> None:
+    """Say whether more steps may help each training, with the command to go on where more may."""
+    from counterfoil.core import distributed
+    from counterfoil.model import MODEL
+    from counterfoil.pipelines.run import next_folder
+    from counterfoil.saved import read_card
+
+    if distributed.rank():
+        return
+    told = [
+        (stage.name, found)
+        for stage in recipe.stages
+        if stage.kind == "train"
+        and (found := read_card(folder / stage.name / MODEL).provenance.get("convergence"))
+    ]
+    told.sort(key=lambda each: each[1]["state"] != "converged")  # so that these come last
+    starts: dict[str, object] = {}
+    for name, found in told:
+        if found["state"] != "converged":
+            starts |= {f"{name}.start": folder / name, **_warmed_up(recipe, name)}
+    said = "\n".join(f"{name}: {found['state']}: {found['why']}" for name, found in told)
+    if not starts:
+        if said:
+            output(said)
+        return
+    after = str(next_folder(folder))
+    typed = (setting for setting in context.params["settings"] or ())
+    kept = [setting for setting in typed if setting.partition("=")[0].strip() not in starts]
+    settings = (*kept, *(f"{key}={value}" for key, value in starts.items()))
+    command = typed_command(
+        context,
+        without=("folder", "resume", "minutes", "settings"),
+        more=(*chain.from_iterable(("--set", each) for each in settings), "--output", after),
+    )
+    output(f"{said}; this goes on from there:\n{command}")
+
+
+def _warmed_up(recipe: Recipe, name: str) -> dict[str, int]:
+    """Settings with which the loss of a training does not begin with its warm-up again."""
+    from counterfoil.losses.schedules import SwitchAfter
+    from counterfoil.pipelines.pipeline import Train
+    from counterfoil.training.mined import Mined
+
+    stage = recipe.stage(name)
+    assert isinstance(stage, Train)
+    mined = stage.source(Mined)
+    if mined is not None and mined.arguments.get("negatives") is None:
+        return {}  # its loss waits for the first lists
+    terms = stage.objective.arguments["terms"]
+    return {
+        f"{name}.objective.{term}.steps": 0
+        for term, (_, loss) in terms.items()
+        if loss.make is SwitchAfter and loss.arguments["steps"]
+    }
+
+
 def check_new_folder(folder: Path) -> None:
     """Refuse a folder that exists or cannot be written, before long work is done for it."""
     from counterfoil.core.io import ensure_absent, ensure_writable_folder
@@ -631,6 +687,9 @@ def typed_command(
             continue
         for each in value if isinstance(value, list | tuple) else [value]:
             words += [option, str(each)] if option else [str(each)]
+    for name, value in context.meta.get(RECIPE_ARGUMENTS, {}).items():
+        option = f"--{name.replace('_', '-')}"
+        words += [option] if value is True else [option, str(value)]
     return command_line(*words, *more)
 
 

@@ -21,6 +21,7 @@ from counterfoil.cli.options import (
     data_source,
     named_recipe,
     refuse_without,
+    say_convergence,
     tell_model,
     verb,
 )
@@ -63,6 +64,8 @@ def run(
     if not run_pipeline(pipeline, source, folder, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)
     tell_model(folder, source)
+    if not smoke:  # which is cut short on purpose
+        say_convergence(context, folder, pipeline)
 
 
 @verb(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,8 +20,8 @@ from counterfoil.cli.options import (
     Settings,
     data_source,
     refuse_without,
+    say_convergence,
     tell_model,
-    typed_command,
     verb,
 )
 from counterfoil.core.console import output
@@ -232,7 +231,7 @@ def train(
         raise typer.Exit(STOPPED)
     _link_model(folder, recipe)
     tell_model(folder, source)
-    _say_convergence(context, folder, recipe)
+    say_convergence(context, folder, recipe)
 
 
 def _check_apart(model: str | None, folder: Path) -> None:
@@ -264,62 +263,6 @@ def _link_model(folder: Path, recipe: Recipe) -> None:
         link.unlink()
     if not link.exists():
         link.symlink_to(place)
-
-
-def _say_convergence(context: typer.Context, folder: Path, recipe: Recipe) -> None:
-    """Say whether more steps may help each training, with the command to go on where more may."""
-    from counterfoil.core import distributed
-    from counterfoil.model import MODEL
-    from counterfoil.pipelines.run import next_folder
-    from counterfoil.saved import read_card
-
-    if distributed.rank():
-        return
-    told = [
-        (stage.name, found)
-        for stage in recipe.stages
-        if stage.kind == "train"
-        and (found := read_card(folder / stage.name / MODEL).provenance.get("convergence"))
-    ]
-    told.sort(key=lambda each: each[1]["state"] != "converged")  # so that these come last
-    starts: dict[str, object] = {}
-    for name, found in told:
-        if found["state"] != "converged":
-            starts |= {f"{name}.start": folder / name, **_warmed_up(recipe, name)}
-    said = "\n".join(f"{name}: {found['state']}: {found['why']}" for name, found in told)
-    if not starts:
-        if said:
-            output(said)
-        return
-    after = str(next_folder(folder))
-    typed = (setting for setting in context.params["settings"] or ())
-    kept = [setting for setting in typed if setting.partition("=")[0].strip() not in starts]
-    settings = (*kept, *(f"{key}={value}" for key, value in starts.items()))
-    command = typed_command(
-        context,
-        without=("folder", "resume", "minutes", "settings"),
-        more=(*chain.from_iterable(("--set", each) for each in settings), "--output", after),
-    )
-    output(f"{said}; this goes on from there:\n{command}")
-
-
-def _warmed_up(recipe: Recipe, name: str) -> dict[str, int]:
-    """Settings with which the loss of a training does not begin with its warm-up again."""
-    from counterfoil.losses.schedules import SwitchAfter
-    from counterfoil.pipelines.pipeline import Train
-    from counterfoil.training.mined import Mined
-
-    stage = recipe.stage(name)
-    assert isinstance(stage, Train)
-    mined = stage.source(Mined)
-    if mined is not None and mined.arguments.get("negatives") is None:
-        return {}  # its loss waits for the first lists
-    terms = stage.objective.arguments["terms"]
-    return {
-        f"{name}.objective.{term}.steps": 0
-        for term, (_, loss) in terms.items()
-        if loss.make is SwitchAfter and loss.arguments["steps"]
-    }
 
 
 def _batch(text: str) -> int:

@@ -28,7 +28,7 @@ from counterfoil.core.resumable import difference, partial_folder
 from counterfoil.data.checks import counted, without_unreadable
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.settings import KEYS, join_settings, split_settings
+from counterfoil.data.readers.settings import HALVES, KEYS, join_settings, split_settings
 from counterfoil.model import is_model_folder
 from counterfoil.pipelines.pipeline import (
     Recipe,
@@ -197,6 +197,8 @@ class DataSource:
         unlisted: take the pictures, too, that a table does not name.
         caption_column: column of the captions in a table, if it has no usual name.
         image_column: column of the images in a table, if it has no usual name.
+        half: train on this half of the images, 1 or 2, with a tenth of it for dev, and let the
+            other be test; None for the splits that the data have.
     """
 
     data: str
@@ -207,6 +209,7 @@ class DataSource:
     unlisted: bool = False
     caption_column: str | None = None
     image_column: str | None = None
+    half: int | None = None
 
     @classmethod
     def of(cls, text: str, *, skip_unreadable: bool = False, **columns: str | None) -> DataSource:
@@ -248,6 +251,7 @@ class DataSource:
             corrections=self.corrections,
             caption_column=self.caption_column,
             image_column=self.image_column,
+            fractions=HALVES[self.half] if self.half else None,
         )
         if dataset.corrections:
             info(f"{dataset.name}, as decided: {dataset.corrections}")

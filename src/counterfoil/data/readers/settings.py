@@ -9,7 +9,7 @@ from typing import Any
 
 from counterfoil.core.config import unknown_name
 
-# keys as they are typed, and the arguments of `load_dataset`
+# keys as they are typed, and the fields of `DataSource`
 KEYS = {
     "features": "features",
     "images": "images",
@@ -17,6 +17,12 @@ KEYS = {
     "unreadable": "skip_unreadable",
     "caption-column": "caption_column",
     "image-column": "image_column",
+    "half": "half",
+}
+# of the images, drawn by their ids: each half is trained on where the other is test
+HALVES = {
+    1: {"train": 0.45, "dev": 0.05, "test": 0.5},
+    2: {"test": 0.5, "train": 0.45, "dev": 0.05},
 }
 UNREADABLE = {"skip": True, "stop": False}
 _SETTINGS = re.compile(r"(?P<name>.+?):(?P<settings>[a-z_-]+=.*)", re.DOTALL)
@@ -24,7 +30,7 @@ _NEXT = re.compile(r",(?=[a-z_-]+=)")
 
 
 def split_settings(text: str) -> tuple[str, dict[str, Any]]:
-    """A data set's path or name, and its settings as arguments of `load_dataset`.
+    """A data set's path or name, and its settings as fields of `DataSource`.
 
     A path that exists is taken as it is. Rendered scenes have settings of their own, `images` and
     ``features=regions``, which stay with the name.
@@ -81,4 +87,8 @@ def _value(key: str, value: str) -> Any:
         if value not in UNREADABLE:
             raise ValueError(unknown_name(value, [*UNREADABLE], "what to do with the unreadable"))
         return UNREADABLE[value]
+    if key == "half":
+        if value not in map(str, HALVES):
+            raise ValueError(f"half={value} is no half of the images; give half=1 or half=2")
+        return int(value)
     return value if key.endswith("column") else Path(value).expanduser()
