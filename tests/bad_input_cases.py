@@ -594,7 +594,7 @@ mkdir photos :: $TRAIN => is no data set
 pictures :: write photos/9.txt 'a cat' :: $TRAIN => holds no captions to train on | 9.txt
 pictures :: $TRAIN => holds no captions to train on | captions.csv
 pictures :: write photos/captions.csv 'image,title of it' '0.png,a dog' :: $TRAIN
-    => the first line is 'image,title of it'; it needs the names of the columns
+    => among its headings 'image', 'title of it' is none for the captions | caption-column=title
 pictures :: write photos/captions.csv image,n,caption '0.png,1' :: $TRAIN
     => line 2 | number of columns
 pictures :: write photos/captions.jsonl '{"image": "0.png", "caption": "a"}' '{"image": ' ::

@@ -248,6 +248,31 @@ def test_the_command_to_go_on_goes_on(tune, models, tmp_path, monkeypatch, capsy
     assert "a run/tuned" in Path("a run-2/tuned.json").read_text()
 
 
+def test_a_folder_without_the_pictures_is_said_once(tmp_path, monkeypatch, capsys):
+    """Not once a picture: how many, which is the first, and what to do."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{n:03}.png,a red circle of number {n}" for n in range(200)]
+    Path("photos.csv").write_text("\n".join(["image,caption", *rows]))
+    Path("elsewhere").mkdir()
+    data = "photos.csv:images=elsewhere"
+    for words, number in (
+        (("data", "check", data), 200),
+        (("data", "check", data, "--quick"), 200),
+        (("train", "vsepp", "--data", data, "--output", "run"), 154),
+    ):
+        assert recipes_cases.run(*words) == 2
+        shown = capsys.readouterr()
+        printed = " ".join((shown.out + shown.err).split())
+        told = f"none of the {number} pictures of {tmp_path.name} is there, such as elsewhere/0"
+        assert printed.count(told) == 1, printed
+        assert "name the folder that holds them, as in --data photos.csv:images=" in printed
+        assert len(shown.out.splitlines()) < 40
+    photos(Path("elsewhere"), 1)
+    next(Path("elsewhere").rglob("*.png")).rename("elsewhere/007.png")
+    assert recipes_cases.run("data", "check", data) == 2
+    assert capsys.readouterr().out.count("\nunreadable: ") == 199  # some are there: which are not
+
+
 RECIPE = """
 from dataclasses import replace
 from counterfoil.recipes.demo import demo_recipe

@@ -317,8 +317,15 @@ def test_round_trip(tmp_path):
         (
             "captions.csv",
             "a.jpg;one,two\nb.jpg;three\n".replace(".jpg", ""),
-            "the first line is 'a;one,two'; it needs the names of the columns.*file_name.*sentence",
+            "headings 'a;one', 'two' is none for the images and none for the captions.*file_name",
         ),
+        (
+            "captions.csv",
+            "Bild;title;Ort\na;b;c\n",
+            "'Bild', 'title', 'Ort' is none for the images;",
+        ),
+        ("captions.csv", "image;Titel\na;b\n", "csv:caption-column=Titel, or.*with one of caption"),
+        ("captions.csv", "a dog\n", "the first line is 'a dog'; it needs the names of the columns"),
         ("captions.csv", "image,n,caption\na.jpg,1\n", "line 2 has another number of columns"),
         ("captions.csv", "image,caption\na.jpg\n", "line 2 has another number of columns"),
         (
@@ -413,7 +420,7 @@ def test_errors_about_columns_list_the_names_of_the_docs(tmp_path, noun, line, s
     names = {noun, "text" if noun == "caption" else "img", *re.findall(r"\w+", told)} - {"or"}
     assert set(NAMED[noun]) == names
     write_list(tmp_path, "captions.csv", "Datei;Titel\na.jpg;x\n")
-    with pytest.raises(ValueError, match=f"one of {', '.join(NAMED[noun])}[, ]"):
+    with pytest.raises(ValueError, match=f"one of {', '.join(NAMED[noun])}( and|$)"):
         load_dataset(tmp_path)
     (tmp_path / "captions.csv").unlink()
     write_list(tmp_path, "captions.jsonl", json.dumps(line))

@@ -29,7 +29,7 @@ def check(
     source = data_source(data, caption_column=caption_column, image_column=image_column)
     findings = check_dataset(source.open(), quick=quick)
     console().print(findings)
-    for error in findings.unreadable:
+    for error in () if findings.nowhere else findings.unreadable:  # an error says it once
         output(f"unreadable: {error}")
     if findings.errors:
         raise typer.Exit(2)

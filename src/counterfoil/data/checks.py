@@ -80,6 +80,7 @@ class DatasetReport:
     unknown: tuple[tuple[str, float], ...]
     images: str  # description of the image inputs
     unreadable: tuple[str, ...]  # a sentence for each missing or unreadable picture
+    nowhere: str  # the same in one, where no picture is there; "" where some are
     not_finite: tuple[str, ...]  # ids of images whose features hold NaN or infinite values
     same_images: tuple[Duplicates, ...]  # pictures (or features) that occur more than once
     same_texts: tuple[Duplicates, ...]  # captions that occur in several splits
@@ -155,6 +156,7 @@ def check_dataset(dataset: ImageTextDataset, *, quick: bool = False) -> DatasetR
         unknown=tuple(_unknown_words(dataset)),
         images=_describe_images(dataset),
         unreadable=tuple(errors.values()),
+        nowhere=none_is_there(dataset) if len(errors) == len(dataset) else "",
         not_finite=tuple(dataset.image_ids[row] for row in not_finite),
         same_images=tuple(_duplicate_images(picture_hashes or feature_hashes, dataset)),
         same_texts=tuple(_captions_across_splits(dataset)),
@@ -210,6 +212,24 @@ def check_pictures(
                 hashes[row] = outcome
             advance(1)
     return errors, hashes
+
+
+def missing_pictures(dataset: ImageTextDataset) -> list[Path]:
+    """Its picture files that do not exist."""
+    if not isinstance(dataset.pictures, PictureFiles):
+        return []
+    return [path for path in dataset.pictures.paths if not path.is_file()]
+
+
+def none_is_there(dataset: ImageTextDataset) -> str:
+    """That no picture file of a data set exists, and what to do; "" where one does."""
+    missing = missing_pictures(dataset)
+    if not missing or len(missing) < len(dataset):
+        return ""
+    return (
+        f"none of the {counted(len(dataset), 'picture')} of {dataset.name} is there, such as "
+        f"{missing[0]}; name the folder that holds them, as in --data photos.csv:images=pictures/"
+    )
 
 
 def without_unreadable(dataset: ImageTextDataset) -> tuple[ImageTextDataset, dict[str, str]]:
@@ -356,7 +376,9 @@ def _errors(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]:
 
 
 def _unreadable(report: DatasetReport) -> Iterator[str]:
-    if errors := report.unreadable:
+    if report.nowhere:
+        yield report.nowhere
+    elif errors := report.unreadable:
         yield (
             f"{counted(len(errors), 'picture')} cannot be read, such as: {errors[0]}; mend them, "
             "or leave them out, as in --data my-photos/:unreadable=skip"

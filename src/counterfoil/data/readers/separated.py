@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,13 +163,7 @@ def read_separated(
         return
     layout = find_layout(file, source, text)
     if layout is None:
-        first = next(line for line in text.splitlines() if line.strip())
-        raise ValueError(
-            f"{file}: the first line is {first.strip()[:80]!r}; it needs the names of the columns, "
-            f"one of {', '.join(NAMED['image'])} and one of {', '.join(NAMED['caption'])}, "
-            "separated by commas, semicolons, tabs or bars; or choose yours, as in "
-            f"{file.name}:image-column=foto,caption-column=bildtext"
-        )
+        raise ValueError(f"{file}: {_no_layout(file.name, text)}")
     lines = list(io.StringIO(text, newline=""))
     at = layout.start
     while at < len(lines):
@@ -185,6 +180,31 @@ def read_separated(
                 "captions that hold the separator"
             )
         at += used
+
+
+def _no_layout(name: str, text: str) -> str:
+    """What is missing in the first line of a table, with its own headings."""
+    first = next(line for line in text.splitlines() if line.strip())[:HEAD]
+    usual = {noun: ", ".join(names) for noun, names in NAMED.items()}
+    rows = [next(csv.reader([first], delimiter=each, skipinitialspace=True)) for each in SEPARATORS]
+    headings = [cell.strip() for cell in max(rows, key=len)]
+    if len(headings) == 1:
+        return (
+            f"the first line is {first.strip()[:80]!r}; it needs the names of the columns, one of "
+            f"{usual['image']} and one of {usual['caption']}, separated by commas, semicolons, "
+            "tabs or bars"
+        )
+    captions = caption_columns(headings)
+    found = {"image": find_column(headings, IMAGE), "caption": captions[0] if captions else None}
+    others = iter([each for each in headings if each not in found.values()])
+    missing = [noun for noun, column in found.items() if column is None]
+    chosen = ",".join(f"{noun}-column={next(others, '…')}" for noun in missing)
+    return (
+        f"among its headings {', '.join(map(repr, headings))} is none for "
+        f"{' and none for '.join(f'the {noun}s' for noun in missing)}; choose yours, as in "
+        f"{shlex.quote(f'{name}:{chosen}')}, or write a first line with one of "
+        f"{' and one of '.join(usual[noun] for noun in missing)}"
+    )
 
 
 def _record(lines: Sequence[str], at: int, layout: Layout) -> tuple[list[str] | None, int]:

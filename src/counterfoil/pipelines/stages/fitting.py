@@ -13,8 +13,8 @@ import torch
 from counterfoil.core import distributed
 from counterfoil.core.config import Config
 from counterfoil.core.console import info, warn
+from counterfoil.data.checks import missing_pictures, none_is_there
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.images import PictureFiles
 from counterfoil.data.processor import Processor, ProcessorConfig, say_unknown
 from counterfoil.data.tokenizers import WordTokenizer
 from counterfoil.model import MODEL, Model, load_model
@@ -163,12 +163,10 @@ def _check_picture_files(dataset: ImageTextDataset) -> None:
             f"{dataset.name} ({dataset.split_name}) has no pictures, and this model reads pixels; "
             "name their folder, as in --data photos.csv:images=pictures/"
         )
-    if not isinstance(dataset.pictures, PictureFiles):
-        return
-    missing = [path for path in dataset.pictures.paths if not path.is_file()]
-    if missing:
+    if missing := missing_pictures(dataset):
         raise ValueError(
-            f"{len(missing):,} of {len(dataset):,} pictures of {dataset.name} "
+            none_is_there(dataset)
+            or f"{len(missing):,} of {len(dataset):,} pictures of {dataset.name} "
             f"({dataset.split_name}) are missing, such as {missing[0]}; "
             "`counterfoil data check` lists them"
         )
