@@ -13,10 +13,15 @@ from counterfoil.papers.models.dive import DivE, PooledParts, WordsAndStates
 from counterfoil.papers.models.esa import ESA
 from counterfoil.papers.models.gpo import GPO
 from counterfoil.papers.models.hrem import HREM, BatchGraph
+from counterfoil.papers.models.lightningdot import (
+    FirstTokenTower,
+    LightningDOT,
+    TokenAndRegions,
+)
 from counterfoil.papers.models.naaf import NAAF
 from counterfoil.papers.models.scan import SCAN
 from counterfoil.papers.models.sgraf import SGRAF
-from counterfoil.papers.models.uniter import UNITER
+from counterfoil.papers.models.uniter import UNITER, WordPieceEmbedding
 from counterfoil.papers.models.vilt import ViLT
 from counterfoil.papers.models.vsrn import VSRN, Captioner
 from counterfoil.papers.models.xdim import XDim
@@ -81,6 +86,33 @@ def _uniter(**options: object) -> Config[RetrievalModel]:
 def _vilt(**options: object) -> Config[RetrievalModel]:
     sizes = {"layers": 2, "width": WIDTH, "heads": 2, "inner": 12, "positions": LENGTH + 2}
     return config(ViLT, vocabulary=WORDS, size=16, patch=8, **sizes, **options)
+
+
+def _lightningdot(project: int = 6, **options: object) -> Config[RetrievalModel]:
+    sizes = {"heads": 2, "inner": 12, "project": project}
+    image = lazy(
+        TokenAndRegions,
+        features=FEATURES,
+        width=WIDTH,
+        vocabulary=WORDS,
+        first=1,
+        hides="outputs" in options,
+    )
+    text = lazy(
+        WordPieceEmbedding,
+        vocabulary=WORDS,
+        positions=LENGTH + 2,
+        width=WIDTH,
+        dropout=0.1,
+        mask=3,
+    )
+    return config(
+        LightningDOT,
+        image=lazy(FirstTokenTower, embed=image, layers=2, **sizes),
+        text=lazy(FirstTokenTower, embed=text, layers=1, **sizes),
+        spread=0.3,
+        **options,
+    )
 
 
 CASES = (
@@ -150,6 +182,8 @@ CASES = (
     Case("uniter", _uniter()),
     Case("uniter-logit", _uniter(score="logit", outputs=("rank", "fill", "doubt", "correct"))),
     Case("uniter-match", _uniter(outputs=("match", "regress", "classify"), mask=3)),
+    Case("lightningdot", _lightningdot()),
+    Case("lightningdot-heads", _lightningdot(0, outputs=("fill", "regress", "classify"))),
     Case("vilt", _vilt(), images=pixels),
     Case("vilt-match", _vilt(outputs=("match", "fill", "doubt"), mask=3), images=shapes),
     Case("vilt-logit", _vilt(score="logit", outputs=("rank", "correct")), images=shapes),

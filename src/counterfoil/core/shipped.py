@@ -53,6 +53,7 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
         "ESA": "counterfoil.papers.models.esa:ESA",
         "GPO": "counterfoil.papers.models.gpo:GPO",
         "HREM": "counterfoil.papers.models.hrem:HREM",
+        "LightningDOT": "counterfoil.papers.models.lightningdot:LightningDOT",
         "NAAF": "counterfoil.papers.models.naaf:NAAF",
         "SCAN": "counterfoil.papers.models.scan:SCAN",
         "SGRAF": "counterfoil.papers.models.sgraf:SGRAF",
@@ -84,6 +85,7 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
         "Dependencies": "counterfoil.papers.models.xdim:Dependencies",
         "EnhancedRegions": "counterfoil.papers.models.user:EnhancedRegions",
         "External": "counterfoil.papers.models.esa:ExternalAttention",
+        "FirstTokenTower": "counterfoil.papers.models.lightningdot:FirstTokenTower",
         "GeneralPool": "counterfoil.papers.models.gpo:GeneralizedPooling",
         "GlobalPool": "counterfoil.papers.models.sgraf:GlobalPool",
         "GraphReasoning": "counterfoil.papers.models.sgraf:GraphReasoning",
@@ -97,6 +99,7 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
         "ResidualPool": "counterfoil.papers.models.hrem:ResidualPool",
         "SelfAttention": "counterfoil.papers.models.chan:SelfAttention",
         "Slots": "counterfoil.papers.models.dive:SlotAttention",
+        "TokenAndRegions": "counterfoil.papers.models.lightningdot:TokenAndRegions",
         "WordsAndStates": "counterfoil.papers.models.dive:WordsAndStates",
     },
     "loss": {

@@ -136,6 +136,8 @@ def _parts(path: Path, saved: object) -> Checkpoint:
         saved = saved["model"]
     # CHAN also saves state dicts without tensors
     dicts = [part for part in saved if part != {}] if isinstance(saved, list | tuple) else []
+    if isinstance(saved, dict) and isinstance(saved.get("model_dict"), dict):  # LightningDOT
+        saved = saved["model_dict"]
     if len(dicts) in (2, 3) and all(isinstance(part, dict) for part in dicts):
         named = zip(PREFIXES, dicts, strict=False)
         saved = {prefix + name: value for prefix, part in named for name, value in part.items()}

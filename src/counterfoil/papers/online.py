@@ -100,8 +100,10 @@ def modern_recipe(name: str, dataset: str) -> Recipe:
     """Train a model of `NEWER` and evaluate."""
     training = ModelSetting(name=name, dataset=dataset).setup().stage("online")
     stages = training, *evaluation_stages("online", name, dataset, "test")
-    about = f"{find_system(name).title}; single model, its own loss"
-    return dataset_recipe(f"{name}-{dataset}", dataset, stages, about)
+    system = find_system(name)
+    about = f"{system.title}; single model, its own loss"
+    data = "scenes:features=regions" if system.boxes and dataset == "scenes" else ""
+    return dataset_recipe(f"{name}-{dataset}", dataset, stages, about, data=data)
 
 
 def own_recipe(name: str, *, pixels: bool) -> Recipe:

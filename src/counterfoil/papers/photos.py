@@ -263,7 +263,12 @@ def own_data_recipe(
 def known_models(like: str) -> list[str]:
     """Models that can be trained on data like a data set's."""
     taught = [name for name in OF_NDGL if like in find_system(name).datasets]
-    newer = [name for name in NEWER if like in SYSTEMS[name].datasets]
+    newer = [
+        name
+        for name in NEWER
+        # pixels have no boxes
+        if like in SYSTEMS[name].datasets and not (SYSTEMS[name].boxes and like == "scenes")
+    ]
     for_photos = (*tags.OWN_RECIPES, *NAMES) if like == "scenes" else ()
     return [*SINGLES, *newer, *(PREFIX + name for name in taught), *for_photos]
 

@@ -10,6 +10,7 @@ from typing import Any, final
 from counterfoil.core.config import Config, config, lazy
 from counterfoil.core.types import INFERENCE
 from counterfoil.losses.base import Loss, WeightedSum
+from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.queue import MomentumQueueLoss, UTOLoss
 from counterfoil.losses.schedules import LinearRamp, StartAt, SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, MeanTripletLoss, SumTripletLoss
@@ -58,6 +59,9 @@ def loss_terms(
             "batch": (IN_BATCH[dataset], loss),
             "queue": (1.0, lazy(MomentumQueueLoss)),
         }
+    if system.paper == "lightningdot":
+        pairs: Loss = instead or lazy(InfoNCELoss, temperature=1.0, reduction="mean")
+        return {"pairs": (1.0, pairs)}
     first: Loss
     if instead is None and system.paper == "esa":
         first = lazy(

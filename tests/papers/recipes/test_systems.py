@@ -54,6 +54,9 @@ ADAMW = {  # the same, then decay, margin and epochs against all negatives first
     "user-bert": (Numbers(5e-4, 20, (10,)), Numbers(5e-4, 25, (15,)), 1e-4, 0.2, 0),
     "gpo-grid": (Numbers(5e-4, 25, (15,)), Numbers(5e-4, 25, (15,)), 1e-4, 0.2, 1),
 }
+LINE = {  # without decay, clipped at 2; a tenth of the steps up, then a straight line to 0
+    "lightningdot": (Numbers(2e-5, 15, (), 64), Numbers(2e-5, 20, (), 64)),
+}
 AOQ = {  # round two, in the paper and in the released code, on both data sets
     "vsepp": (Numbers(2e-4, 15, (10,)), Numbers(2e-4, 15, (10,))),  # ours
     "scan-t2i": (Numbers(5e-4, 15, (10,)), Numbers(5e-4, 15, (10,))),
@@ -148,7 +151,8 @@ def stage(name: str, recipe: str, **arguments: Any) -> Train:
 
 
 def test_every_system_has_its_numbers_here():
-    assert {*ADAM, *ADAMW} | {"uniter", "uniter-large", "vilt", "vilt-public"} == set(SYSTEMS)
+    joint = {"uniter", "uniter-large", "vilt", "vilt-public"}
+    assert {*ADAM, *ADAMW, *LINE} | joint == set(SYSTEMS)
 
 
 @pytest.mark.parametrize("like", LARGE)
@@ -181,6 +185,13 @@ def test_numbers_of_the_papers(like):
         if not dive:  # whose groups `test_modern` checks
             groups = [(group.match, group.rate, group.begins) for group in plan.optimiser.groups]
             assert groups == slow, name
+    for name, row in LINE.items():
+        plan = stage("online", "online", model=name, like=like).plan
+        assert numbers(plan) == row[place], name
+        optimiser = plan.optimiser
+        assert (optimiser.rule, optimiser.decay, optimiser.clip) == ("adamw", 0, 2), name
+        assert (plan.schedule.kind, plan.schedule.warmup) == ("linear", 0.1), name
+        assert not plan.drop_last
     for name, (paper, released) in AOQ.items():
         arguments = {"model": name, "like": like}
         assert numbers(stage("adaptive", "aoq", **arguments).plan) == paper, name

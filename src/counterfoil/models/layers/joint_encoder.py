@@ -450,7 +450,8 @@ def mask_token(mask: int | None, vocabulary: int) -> tuple[int, int]:
 
 
 SPREAD = 0.02  # standard deviation of fresh weights, as BERT's
-FREE = ("says.", "image.veil")  # weights that one model may have and another not
+# weights that one model may have and another not
+FREE = ("says.", "image.veil", "image.embed.regions.veil")
 COPIES = {"doubt": "match", "correct": "fill"}  # heads that start as copies of pretrained ones
 
 

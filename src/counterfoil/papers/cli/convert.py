@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode="markdown")
 
-IMAGE_LAYER = re.compile(r"image\.(tower\.)*fc\.weight")
+IMAGE_LAYER = re.compile(r"image\.(tower\.)*(embed\.regions\.)?fc\.weight")
 EMBEDDINGS = re.compile(r"text\.(.*\.)?(embed|word_embeddings)\.weight")
 POSITIONS = re.compile(r"text\.(.*\.)?position_embeddings\.weight")
 FEWEST = 64  # positions of a text model that does not say how many it has
@@ -31,8 +31,8 @@ def convert(
     model: Annotated[
         str,
         typer.Argument(
-            help="vsepp, scan, bfan, vsrn, gpo, chan, esa, hrem, dive, naaf, sgraf, user, xdim "
-            "or uniter."
+            help="vsepp, scan, bfan, vsrn, gpo, chan, esa, hrem, dive, naaf, sgraf, user, xdim, "
+            "uniter or lightningdot."
         ),
     ],
     checkpoint: Annotated[Path, typer.Argument(help="The authors' checkpoint.")],

@@ -7,8 +7,10 @@ from typing import Any, Literal
 
 from counterfoil.core.config import Config, config, from_data, lazy
 from counterfoil.data.processor import ImageForm, ProcessorConfig
+from counterfoil.data.tokenizers import SPECIAL, START
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.cross_attention import Direction, Rule
+from counterfoil.models.layers.joint_encoder import SPREAD
 from counterfoil.models.layers.pooling import ImageTower, Pool, TextTower
 from counterfoil.models.layers.pretrained import BertTextTower, TimmGridTower
 from counterfoil.models.layers.towers import GRU, Init, MLPRegions, PatchTower, Regions
@@ -19,9 +21,16 @@ from counterfoil.papers.models.dive import DivE, PooledParts, WordsAndStates
 from counterfoil.papers.models.esa import ESA
 from counterfoil.papers.models.gpo import GPO
 from counterfoil.papers.models.hrem import HREM, BatchGraph
+from counterfoil.papers.models.lightningdot import (
+    FIRST,
+    FirstTokenTower,
+    LightningDOT,
+    TokenAndRegions,
+)
 from counterfoil.papers.models.naaf import NAAF
 from counterfoil.papers.models.scan import SCAN
 from counterfoil.papers.models.sgraf import SGRAF, Module
+from counterfoil.papers.models.uniter import WordPieceEmbedding
 from counterfoil.papers.models.user import EnhancedRegions
 from counterfoil.papers.models.vsrn import VSRN, Captioner
 from counterfoil.papers.models.xdim import XDim
@@ -120,6 +129,8 @@ def _image(images: ImageForm, width: int) -> ImageTower:
 # Of the table
 
 BERT = "bert-base-uncased"
+CASED = "bert-base-cased"  # of UNITER and its kin
+SMALL_SIZE = (2, 128, 4)  # layers, width and heads of a transformer on the small sets
 DROP = 0.2  # share of regions and of words that is dropped in training
 RESNEXT = "resnext101_32x8d.fb_wsl_ig1b_ft_in1k"
 GRID_PROCESSOR = ProcessorConfig(
@@ -167,6 +178,8 @@ def model_config(
             graph = lazy(BatchGraph, width=profile.width, mask_weight=weight)
             image = _regions(system, profile, init="xavier")
             return config(HREM, image=image, text=_words(system, profile), graph=graph)
+        case "lightningdot":
+            return _lightningdot(system, large=dataset in LARGE)
     return _dive(profile)
 
 
@@ -208,9 +221,49 @@ def _classic(name: str, dataset: str, profile: DatasetProfile) -> Config[Retriev
 def processor_config(name: str, dataset: str) -> ProcessorConfig:
     """The processor of its inputs."""
     system, processor = find_system(name), PROFILES[dataset].processor
+    if system.boxes and dataset in LARGE:
+        return ProcessorConfig(texts=CASED)
+    if system.boxes and dataset == "scenes":
+        return ProcessorConfig()
     if system.grid:
         return GRID_PROCESSOR
     return replace(processor, texts=BERT) if system.bert else processor
+
+
+def _lightningdot(system: System, *, large: bool) -> Config[RetrievalModel]:
+    """LightningDOT; on the small sets narrow and without dropout, as UNITER is there."""
+    layers, width, heads = system.size if large else SMALL_SIZE
+    dropout = 0.1 if large else 0.0
+    image: ImageTower = lazy(
+        TokenAndRegions,
+        features=from_data("features"),
+        width=width,
+        vocabulary=from_data("words"),
+        dropout=dropout,
+        first=FIRST if large else SPECIAL.index(START),
+    )
+    text: TextTower = lazy(
+        WordPieceEmbedding,
+        vocabulary=from_data("words"),
+        positions=512,
+        width=width,
+        dropout=dropout,
+        mask=from_data("mask"),
+    )
+    towers = [
+        lazy(
+            FirstTokenTower,
+            embed=embed,
+            layers=layers,
+            heads=heads,
+            inner=4 * width,
+            dropout=dropout,
+            project=width,
+        )
+        for embed in (image, text)
+    ]
+    spread = SPREAD if large else round(width**-0.5, 2)
+    return config(LightningDOT, image=towers[0], text=towers[1], spread=spread)
 
 
 def _dive(profile: DatasetProfile) -> Config[RetrievalModel]:

@@ -19,6 +19,7 @@ from counterfoil.papers.models.dive import dive_from_checkpoint
 from counterfoil.papers.models.esa import esa_from_checkpoint
 from counterfoil.papers.models.gpo import gpo_from_checkpoint
 from counterfoil.papers.models.hrem import hrem_from_checkpoint
+from counterfoil.papers.models.lightningdot import lightningdot_from_checkpoint
 from counterfoil.papers.models.naaf import naaf_from_checkpoint
 from counterfoil.papers.models.scan import scan_from_checkpoint
 from counterfoil.papers.models.sgraf import sgraf_from_checkpoint
@@ -48,7 +49,7 @@ WITH_BERT: Mapping[str, BertConversion] = {
 DROP = 0.2  # share of regions and of words that GPO and its successors drop in training
 MASKED_WORD = "<mask>"  # the last word of a vocabulary that has one
 # these embed wordpieces themselves, so there is no text model to configure
-WITHOUT_TEXT_MODEL = frozenset({"uniter"})
+WITHOUT_TEXT_MODEL = frozenset({"uniter", "lightningdot"})
 SYSTEMS: Mapping[str, Callable[[Checkpoint], ConvertedModel]] = {
     "vsepp": vsepp_from_checkpoint,
     "scan": scan_from_checkpoint,
@@ -58,6 +59,7 @@ SYSTEMS: Mapping[str, Callable[[Checkpoint], ConvertedModel]] = {
     "naaf": naaf_from_checkpoint,
     "sgraf": sgraf_from_checkpoint,
     "uniter": uniter_from_checkpoint,
+    "lightningdot": lightningdot_from_checkpoint,
 }
 
 

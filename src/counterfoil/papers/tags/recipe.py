@@ -31,6 +31,7 @@ from counterfoil.negatives.online import TopScoringMiner
 from counterfoil.negatives.sampling import CandidateConfig
 from counterfoil.negatives.sources import NegativeSource
 from counterfoil.papers.aoq import recipe as aoq
+from counterfoil.papers.models.configs import CASED, SMALL_SIZE
 from counterfoil.papers.models.uniter import UNITER
 from counterfoil.papers.models.vilt import ViLT
 from counterfoil.papers.ndgl import recipe as ndgl
@@ -96,8 +97,6 @@ def tags_train_config(numbers: TagsNumbers, dataset: str) -> TrainConfig:
 # The models.
 
 
-SMALL_SIZE = (2, 128, 4)  # layers, width, heads
-BERT = "bert-base-cased"
 PUBLIC = "dandelin/vilt-b32-mlm"
 PUBLIC_PROCESSOR = ProcessorConfig(images="pixels", size=384, divisor=32, texts=PUBLIC, longest=40)
 REGION_HEADS = ("regress", "classify")  # heads that say what regions were
@@ -167,7 +166,7 @@ def tags_processor(dataset: str, name: str = "uniter") -> ProcessorConfig:
     if name == "vilt-public":
         return PUBLIC_PROCESSOR
     if dataset in LARGE:
-        return ProcessorConfig(texts=BERT)
+        return ProcessorConfig(texts=CASED)
     if dataset == "scenes" and name != "vilt":
         return ProcessorConfig()
     return PROFILES[dataset].processor
@@ -457,7 +456,12 @@ def tags_own_recipe(name: str) -> Recipe:
 # trains the generator alone; weights and numbers are ours.
 
 
-OTHER_MODELS = {"vsepp": "VSE++", "gpo": "GPO", "scan-t2i": "SCAN t-i"}  # titles
+OTHER_MODELS = {  # titles
+    "vsepp": "VSE++",
+    "gpo": "GPO",
+    "scan-t2i": "SCAN t-i",
+    "lightningdot": "LightningDOT",
+}
 
 FOILS, OWN = "written", "own"  # names of stages
 STORED = 10  # foils of a caption, at most
@@ -554,11 +558,13 @@ def _foils_with_ndgl(name: str, dataset: str) -> Recipe:
 
 
 @as_published
-def cascade(*, model: Literal["vsepp", "gpo"] = "vsepp", like: DataSet = "scenes") -> Recipe:
+def cascade(
+    *, model: Literal["vsepp", "gpo", "lightningdot"] = "vsepp", like: DataSet = "scenes"
+) -> Recipe:
     """A bi-encoder retrieves and UNITER re-ranks: LightningDOT with re-ranking.
 
-    Sun et al., NAACL 2021. Their own bi-encoder, a UNITER and a BERT pre-trained on more pictures,
-    is not here; another one retrieves.
+    Sun et al., NAACL 2021. UNITER's scores of the first ones replace the bi-encoder's; both are
+    never mixed.
 
     Args:
         model: retrieves.
