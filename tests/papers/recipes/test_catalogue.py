@@ -19,6 +19,7 @@ from counterfoil.models.layers.pretrained import (
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.papers.aoq import recipe as aoq
 from counterfoil.papers.models.hrem import HREM, BatchGraph
+from counterfoil.papers.models.lightningdot import FirstTokenTower
 from counterfoil.papers.models.uniter import UNITER
 from counterfoil.papers.ndgl import recipe as ndgl
 from counterfoil.papers.pretraining.stage import Pretrain
@@ -208,7 +209,7 @@ def _offline(spec: Config) -> Config:
 def _narrow(spec: Config) -> Config:
     """The same at a width that builds at once."""
     inner = {k: _narrow(v) if isinstance(v, Config) else v for k, v in spec.arguments.items()}
-    inner |= {"heads": 2} if spec.make in (HREM, BatchGraph, UNITER) else {}
+    inner |= {"heads": 2} if spec.make in (HREM, BatchGraph, UNITER, FirstTokenTower) else {}
     return Config(spec.make, inner | ({"width": 8} if "width" in inner else {}))
 
 

@@ -412,7 +412,7 @@ def lightningdot_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
         features=state["image.embed.regions.fc.weight"].shape[1],
         width=width,
         vocabulary=words,
-        first=int(options.get("first", FIRST)),
+        first=int(options.get("first", FIRST if words > FIRST else 0)),
         hides=hides,
     )
     classes = state.get("says.classify.out.bias")
