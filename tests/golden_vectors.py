@@ -21,7 +21,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 # the first word of `system` in lower case, where it is not the name that the tests have
-TITLES = {"vsepp": "vse++", "xdim": "x-dim", "eval": "evaluation:", "eval_a": "retrieval"}
+TITLES = {
+    "vsepp": "vse++",
+    "xdim": "x-dim",
+    "ernievil": "ernie-vil",
+    "eval": "evaluation:",
+    "eval_a": "retrieval",
+}
 CHOSEN: dict[str, Path] = {}  # the folder that a test is run on, by the name of the system
 
 
@@ -74,22 +80,6 @@ def folder(system: str) -> Path | None:
 
 def needs(system: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not folders(system), reason=f"no golden vectors of {system}")
-
-
-def folders(system: str) -> list[str]:
-    """Names of all folders of a system, by what their `meta.json` says; there may be several."""
-    root = os.environ.get("COUNTERFOIL_GOLDEN")
-    files = sorted(Path(root).glob("*/meta.json")) if root else []
-    return [path.parent.name for path in files if _system(path) == system]
-
-
-def _system(path: Path) -> str | None:
-    return json.loads(path.read_text()).get("system")
-
-
-def cases(system: str) -> list[tuple[str, str]]:
-    """Folder and output of all folders of a system, for parametrising."""
-    return [(name, key) for name in folders(system) for key in keys(name)]
 
 
 def load(system: str) -> Golden:

@@ -9,7 +9,7 @@ import pytest
 
 import golden_vectors
 
-SYSTEMS = ("bfan", "chan", "esa", "gpo", "hrem", "ndgl", "scan", "sgraf", "vsepp")
+SYSTEMS = ("bfan", "chan", "esa", "gpo", "hrem", "lightningdot", "ndgl", "scan", "sgraf", "vsepp")
 
 
 @pytest.mark.golden

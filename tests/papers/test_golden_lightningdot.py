@@ -21,25 +21,21 @@ from counterfoil.papers.models.lightningdot import (
     lightningdot_name,
 )
 
-SYSTEM = "LightningDOT"
-FOLDERS = golden_vectors.folders(SYSTEM)
-pytestmark = [
-    pytest.mark.golden,
-    pytest.mark.skipif(not FOLDERS, reason=f"no golden vectors of {SYSTEM}"),
-]
+SYSTEM = "lightningdot"
+pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
 
 
 class Case:
-    """One folder: its model, its items, and our value for each of its outputs."""
+    """A folder: its model, its items, and our value for each of its outputs."""
 
-    def __init__(self, folder: str) -> None:
-        self.folder, self.golden = folder, golden_scores.load(folder)
+    def __init__(self) -> None:
+        self.golden = golden_scores.load(SYSTEM)
         self.inputs, self.config = self.golden.inputs, self.golden.meta["config"]
-        self.state = dict(golden_scores.checkpoint(folder).state)
+        self.state = dict(golden_scores.checkpoint(SYSTEM).state)
 
     def model(self, *, fusion: str = "none") -> LightningDOT:
         sizes = {"heads": self.config["heads"], "mask": self.config["MASK"]}
-        given = golden_scores.checkpoint(self.folder, first=self.config["CLS"], **sizes)
+        given = golden_scores.checkpoint(SYSTEM, first=self.config["CLS"], **sizes)
         built = lightningdot_from_checkpoint(given).build()
         assert isinstance(built, LightningDOT)
         built.fusion = fusion
@@ -292,18 +288,17 @@ class Case:
         return {"loss": loss, "loss_mean": loss.mean()}.get(what, found)
 
 
-@pytest.mark.parametrize(("folder", "key"), golden_vectors.cases(SYSTEM))
-def test_agrees_with_the_authors(folder, key):
-    case = Case(folder)
+@pytest.mark.parametrize("key", golden_vectors.keys(SYSTEM))
+def test_agrees_with_the_authors(key):
+    case = Case()
     golden_scores.agrees(case.golden, key, case.ours(key).view(case.golden.outputs[key].shape))
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_fine_tuned_and_pre_trained_files_are_one_model(folder, tmp_path):
+def test_fine_tuned_and_pre_trained_files_are_one_model(tmp_path):
     """As in flickr-ft.pt: without the heads, the names without "bert.", beside the optimiser's."""
     from counterfoil.papers.models.convert import convert_checkpoint
 
-    case = Case(folder)
+    case = Case()
     inner = {
         name.removeprefix("bert."): value
         for name, value in case.state.items()
