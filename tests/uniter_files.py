@@ -72,6 +72,21 @@ def image_database(folder: Path, kind: str, *, compressed: bool) -> dict[str, di
     return stored
 
 
+def rename(folder: Path, names: Mapping[str, str]) -> None:
+    """Give the images of a database of `image_database` other names."""
+    place = next(folder.glob("*/data.mdb")).parent
+    with (
+        lmdb.open(str(place), map_size=1 << 22) as environment,
+        environment.begin(write=True) as out,
+    ):
+        for old, new in names.items():
+            out.put(new.encode(), out.pop(old.encode()))
+        out.put(b"__keys__", json.dumps(list(names.values())).encode())
+    counts = folder / "nbb_th0.2_max100_min10.json"
+    known = json.loads(counts.read_text())
+    counts.write_text(json.dumps({new: known[old] for old, new in names.items()}))
+
+
 CAPTIONS: dict[str, Caption] = {  # a dog runs / a red ball / dog
     "70": (NAMES[0], [5, 6, 7, 8], {"node": [[1]], "relation": [[2, 3]], "attribute": []}),
     "71": (NAMES[0], [5, 9, 10], {"node": [[2]], "attribute": [[1]], "relation": []}),

@@ -5,7 +5,8 @@ A feature folder contains
     features.npy   (N, R, F) or (N, F), float16, float32 or int8
     scale.npy      (F,) float32, only beside int8: value = stored * scale
     lengths.npy    (N,) number of real regions, if it differs between items
-    boxes.npy      (N, R, 4) x1, y1, x2, y2 as fractions of the image, if known
+    boxes.npy      (N, R, 4) x1, y1, x2, y2 as fractions of the image, if known; or (N, R, 6), with
+                   width and height where they are stored apart
     classes.npy    (N, R, C) class probabilities of a detector, class 0 is the background
     features.json  {"ids": [...], "model": ..., "kind": ...}
 """
@@ -102,7 +103,7 @@ class FeatureArray:
         rows: (N,) stored row of each item.
         scale: (F,) factor for int8 values, or None.
         lengths: (S,) real regions of each stored row, or None for all.
-        boxes: (S, R, 4), or None.
+        boxes: (S, R, 4), or (S, R, 6) with widths and heights, or None.
         where: file name for errors.
         classes: (S, R, C) class probabilities of regions, or None.
 
@@ -130,10 +131,11 @@ class FeatureArray:
         if (kind == np.int8) != (self.scale is not None):
             raise ValueError(f"{self.where}: int8 features need a scale, and only they have one")
         classes = () if self.classes is None else self.classes.shape[2:3]
+        box = 4 if self.boxes is None else self.boxes.shape[-1]
         for part, array, expected in (
             ("scale", self.scale, shape[2:]),
             ("lengths", self.lengths, shape[:1]),
-            ("boxes", self.boxes, (*shape[:2], 4)),
+            ("boxes", self.boxes, (*shape[:2], 6 if box == 6 else 4)),
             ("classes", self.classes, (*shape[:2], *classes)),
         ):
             if array is not None and tuple(array.shape) != expected:

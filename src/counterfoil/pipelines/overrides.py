@@ -75,8 +75,8 @@ class _UnknownKeyError(ValueError):
 def apply_overrides(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """The recipe with these settings, applied in order.
 
-    Where a stage now starts from a model folder, or generates with it, the trainings that nothing
-    reads any more are left out.
+    Where a stage now starts from a model folder, or generates with it, the trainings whose place
+    this model takes are left out, with the tests of these alone.
 
     Raises:
         ValueError: not ``stage.key=value``, an unknown stage or key (the nearest is named), or a
@@ -93,12 +93,35 @@ def _without_replaced(before: Recipe, after: Recipe) -> Recipe:
     if not any(stage.outside_models for stage in after.stages):
         return after
     once_read = {name for stage in before.stages for name in stage.reads}
+    replaced = {
+        name
+        for old, new in zip(before.stages, after.stages, strict=True)
+        for name in set(old.reads) - set(new.reads)
+        if old.kind in STAGE_KINDS["train"] and new.outside_models
+    }
+    left_out: set[str] = set()
     stages: list[Stage] = []
     for stage in reversed(after.stages):  # stages come after those that they read
-        is_read = any(stage.name in later.reads for later in stages)
-        if is_read or stage.kind not in STAGE_KINDS["train"] or stage.name not in once_read:
+        readers = [later for later in stages if stage.name in later.reads]
+        tests = [later for later in readers if later.kind == "evaluate"]
+        if stage.kind not in STAGE_KINDS["train"] or stage.name not in once_read:
             stages.append(stage)
-    return replace(after, stages=tuple(reversed(stages)))
+        elif readers and not (stage.name in replaced and readers == tests):
+            stages.append(stage)
+        else:
+            left_out |= {test.name for test in tests if set(test.reads) == {stage.name}}
+            stages = [later for later in stages if later.name not in left_out]
+    kept = (_without_results(stage, left_out) for stage in reversed(stages))
+    return replace(after, stages=tuple(stage for stage in kept if stage is not None))
+
+
+def _without_results(stage: Stage, left_out: set[str]) -> Stage | None:
+    """A stage without these evaluations; None for a comparison of fewer than two."""
+    results = getattr(stage, "results", ())
+    if stage.kind != "compare" or not left_out & set(results):
+        return stage
+    kept = tuple(name for name in results if name not in left_out)
+    return replace(cast("Any", stage), results=kept) if len(kept) > 1 else None
 
 
 def changed_settings(holder: T, setting: str) -> T:

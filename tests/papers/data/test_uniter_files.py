@@ -13,6 +13,7 @@ from counterfoil.data.extract import convert_features
 from counterfoil.data.features import open_feature_table
 from counterfoil.data.phrases import PhraseFile
 from counterfoil.data.readers import load_dataset
+from counterfoil.papers.models.uniter import box_features
 from counterfoil.papers.readers.uniter import StoredCaption, unpack_arrays
 from uniter_files import (
     CLASSES,
@@ -20,6 +21,7 @@ from uniter_files import (
     image_database,
     msgpack,
     packed_array,
+    rename,
     store,
     text_database,
     tsv,
@@ -37,8 +39,11 @@ def test_regions_boxes_and_classes_of_an_image_database(tmp_path, compressed):
         count = int(items.mask[row].sum())
         expected = torch.from_numpy(stored[name]["features"][:count].astype(np.float32))
         assert torch.equal(items.values[row, :count], expected)
-        boxes = torch.from_numpy(stored[name]["norm_bb"][:count, :4].astype(np.float32))
-        assert torch.equal(items.boxes[row, :count], boxes)
+        boxes = torch.from_numpy(stored[name]["norm_bb"][:count].astype(np.float32))
+        assert torch.equal(items.boxes[row, :count], boxes)  # widths and heights as they are stored
+        where = box_features(items.boxes)[row, :count]
+        assert torch.equal(where[:, :6], boxes)
+        assert torch.equal(where[:, 6], boxes[:, 4] * boxes[:, 5])
     assert table.features.likely(torch.tensor([0])).shape == (1, 14, CLASSES)
 
 
@@ -50,6 +55,37 @@ def test_numbers_of_regions_without_a_list(tmp_path, kind, counts):
         counts = [max(10, int((stored[name]["conf"] > 0.2).sum())) for name in NAMES]
     items = open_feature_table(tmp_path / kind).features.take(torch.arange(2))
     assert items.mask.sum(1).tolist() == counts
+
+
+def test_several_databases_are_one(tmp_path):
+    """COCO's regions are in coco_train2014 and coco_val2014."""
+    first = image_database(tmp_path / "coco_train2014", "feat_th0.2_max100_min10", compressed=True)
+    other = {NAMES[0]: "coco_val2014_000000000003.npz", NAMES[1]: "coco_val2014_000000000004.npz"}
+    image_database(tmp_path / "coco_val2014", "feat_th0.2_max100_min10", compressed=False)
+    rename(tmp_path / "coco_val2014", other)
+    table = open_feature_table(tmp_path)
+    ids = [name.removesuffix(".npz") for name in (*NAMES, *other.values())]
+    assert table.ids == ids
+    items = table.features.take(torch.tensor([3, 0]))
+    assert items.mask.sum(1).tolist() == [14, 11]
+    for row, name in enumerate((NAMES[1], NAMES[0])):  # both databases hold the same numbers
+        count = int(items.mask[row].sum())
+        expected = torch.from_numpy(first[name]["features"][:count].astype(np.float32))
+        assert torch.equal(items.values[row, :count], expected)
+
+
+def test_the_tokenizer_may_lie_beside_the_captions(tmp_path):
+    database = text_database(tmp_path / "txt_db" / "itm_flickr30k_train.db")
+    (tmp_path / "txt_db" / "pieces").rename(tmp_path / "tokenizer")
+    (database / "meta.json").write_text(json.dumps({"tokenizer": "bert-base-nowhere"}))
+    message = r"of the tokenizer 'bert-base-nowhere', which is not at hand .*put its folder there"
+    with pytest.raises(ValueError, match=message):
+        load_dataset(tmp_path / "txt_db")
+    for place in (tmp_path / "txt_db", database):
+        (tmp_path / "tokenizer").rename(place / "bert-base-nowhere")
+        found = load_dataset(tmp_path / "txt_db")
+        assert list(found.texts) == ["a dog runs", "a red ball", "dog"]
+        (place / "bert-base-nowhere").rename(tmp_path / "tokenizer")
 
 
 def test_captions_and_regions_make_a_data_set(tmp_path):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,14 @@ import torch
 
 import tailored_cases as cases
 import train_cases
-from counterfoil.core.types import Batch, ModalityBatch, Role
+from counterfoil.core.types import Batch, ModalityBatch, Pairs, Role
 from counterfoil.data.processor import ProcessedDataset, Processor, ProcessorConfig
 from counterfoil.data.tokenizers import SPECIAL, WordPieceTokenizer, WordTokenizer
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.negatives.sources import MinedExtras
 from counterfoil.papers.models.uniter import UNITER
+from counterfoil.papers.tags.generation import written_anchors
 from counterfoil.papers.tags.inputs import CandidateFilter
 from counterfoil.papers.tags.losses import WordLoss
 from counterfoil.training.step import TrainingStep
@@ -387,3 +389,30 @@ def test_pieces_of_a_batch_give_the_gradient_of_the_whole() -> None:
         assert (gradient is None) == (found[1][name] is None), name
         if gradient is not None:
             torch.testing.assert_close(found[1][name], gradient, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("words", [("masked",), TASKS])
+def test_anchors_of_the_other_stream_get_nothing(seen, batch, model, words):
+    """Captions are generated for those whose candidates are images, as in the authors' code."""
+    none, some = torch.full((5, 2), -1), torch.zeros(5, 2, dtype=torch.long)
+    of_images = torch.tensor([True, False, True, False, True])
+    pairs = {
+        Role.HARD_IMAGE: Pairs(some.where(of_images[:, None], none), some),
+        Role.HARD_TEXT: Pairs(some, some.where(~of_images[:, None], none)),
+    }
+    streams = replace(batch, candidates=pairs)
+    assert written_anchors(streams).tolist() == [0, 2, 4]
+    assert written_anchors(batch).tolist() == [0, 1, 2, 3, 4]
+    found = cases.proposed(cases.writer(seen, words=words), model, streams)[0]
+    for task in found.words.values():
+        assert set(task.anchor.tolist()) <= {0, 2, 4}
+    assert set(found.words["masked"].anchor.tolist()) == {0, 2, 4}
+    if words == TASKS:
+        counts = found.scores[Role.WRITTEN].isfinite().sum(1)
+    else:
+        counts = (found.pairs[Role.WRITTEN].text >= 0).sum(1)
+    assert (counts > 0).tolist() == of_images.tolist()
+    image, text = batch.anchors.image[of_images], batch.anchors.text[of_images]
+    alone = replace(batch, anchors=Pairs(image, text))
+    same = cases.proposed(cases.writer(seen, words=words), model, alone)[0]
+    assert torch.equal(found.words["masked"].logits, same.words["masked"].logits)

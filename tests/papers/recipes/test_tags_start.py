@@ -110,6 +110,24 @@ def test_the_walk_trains_from_the_converted_weights(converted: Path, tmp_path: P
     )
 
 
+def test_the_second_step_begins_with_a_model_of_the_first() -> None:
+    """Neither the pre-training nor the first step is done again."""
+    found = find_recipe("tags-dc", like="flickr30k")
+    assert names(found) == [
+        *("pretrained", "tags", "tags-dc", "test-tags", "test-tags-dc", "report")
+    ]
+    assert names(apply_overrides(found, ["tags-dc.start=./m"])) == ["tags-dc", "test-tags-dc"]
+    first = apply_overrides(found, ["tags.start=./m"])
+    assert names(first) == names(found)[1:]
+    both = apply_overrides(found, ["tags.start=./m", "tags-dc.start=./n"])
+    assert names(both) == ["tags-dc", "test-tags-dc"]
+
+
+def test_a_row_of_a_comparison_stays() -> None:
+    static = recipe("static", "static.start=./m")
+    assert {"pretrained", "tags", "test-tags", "report"} < set(names(static))
+
+
 def test_a_filler_by_folder_generates(converted: Path, tmp_path: Path) -> None:
     settings = [f"{name}.start={converted}" for name in ("tags", "static")]
     static = recipe("static", *settings, f"static.tagsgenerator.filler={converted}")

@@ -129,9 +129,13 @@ class RegionEmbedding(ImageTower):
 
 
 def box_features(boxes: Tensor) -> Tensor:
-    """Return (N, R, 7) x1, y1, x2, y2, width, height, area of boxes (N, R, 4), as fractions."""
-    size = boxes[..., 2:] - boxes[..., :2]
-    return torch.cat([boxes, size, size.prod(2, keepdim=True)], 2)
+    """Return (N, R, 7) x1, y1, x2, y2, width, height, area of boxes (N, R, 4 or 6), as fractions.
+
+    Where widths and heights are there they are taken as they are: the authors stored them in half
+    precision, as the corners.
+    """
+    size = boxes[..., 4:] if boxes.shape[2] == 6 else boxes[..., 2:] - boxes[..., :2]
+    return torch.cat([boxes[..., :4], size, size.prod(2, keepdim=True)], 2)
 
 
 # The transformer.

@@ -8,6 +8,8 @@ UNITER (ChenRocks/UNITER) stores captions and regions in LMDB environments, fold
     img_db/flickr30k/                regions of each image
         feat_th0.2_max100_min10/     the environment; "feat_numbb36" and "all" are others
         nbb_th0.2_max100_min10.json  number of regions of each image
+    img_db/                          may be given for several, as COCO's coco_train2014/ and
+                                     coco_val2014/
 
 TAGS adds a scene graph, ``tree``, to each caption. Bottom-up attention writes a tab-separated table
 of boxes and features instead.
@@ -165,7 +167,8 @@ def region_table(records: RegionRecords) -> FeatureTable:
         if name in first
     }
     boxes = columns["norm_bb"]
-    boxes.shape = (*boxes.shape[:2], 4)  # width and height follow, which boxes do not need
+    # widths and heights follow, rounded apart from the corners, as the authors read them
+    boxes.shape = (*boxes.shape[:2], 6 if boxes.shape[2] >= 6 else 4)
     features = FeatureArray(
         values=columns["features"],
         rows=torch.arange(len(names)),
@@ -268,11 +271,42 @@ class ImageDatabase(RegionRecords):
         return arrays
 
 
+@final
+class JoinedRecords(RegionRecords):
+    """The regions of several databases as one; of images that stand twice, the first is taken."""
+
+    def __init__(self, where: Path, parts: Sequence[RegionRecords]) -> None:
+        self.where = where
+        counts: dict[str, int] = {}
+        self._parts: dict[str, RegionRecords] = {}
+        for part in parts:
+            for name, count in zip(part.names, part.lengths.tolist(), strict=True):
+                if name not in counts:
+                    counts[name], self._parts[name] = count, part
+        self.names, self.lengths = list(counts), np.array([*counts.values()], np.int64)
+
+    def read(self, name: str) -> Mapping[str, Array]:
+        return self._parts[name].read(name)
+
+
+def open_image_database(folder: Path) -> RegionRecords:
+    """Open an ``img_db`` of UNITER, one of its environments, or a folder of several ``img_db``."""
+    if (folder / "data.mdb").exists() or _environments(folder):
+        return ImageDatabase(folder)
+    return JoinedRecords(folder, [ImageDatabase(part) for part in _databases(folder)])
+
+
 def is_image_database(folder: Path) -> bool:
-    """Return True if a folder is an ``img_db`` of UNITER, or one of its environments."""
+    """Return True if a folder is something that `open_image_database` opens."""
     if (folder / "txt2img.json").exists() or not folder.is_dir():
         return False
-    return (folder / "data.mdb").exists() or bool(_environments(folder))
+    return (folder / "data.mdb").exists() or bool(_environments(folder) or _databases(folder))
+
+
+def _databases(folder: Path) -> list[Path]:
+    """Folders in a folder that hold environments."""
+    inside = {path.parents[1] for path in folder.glob("*/*/data.mdb")}
+    return sorted(path for path in inside if _environments(path))
 
 
 def _environments(folder: Path) -> list[Path]:
@@ -351,7 +385,14 @@ def read_text_database(folder: Path, *, name: str | None = None) -> ImageTextDat
 
 
 def read_stored_captions(folder: Path) -> Iterator[StoredCaption]:
-    """Yield the captions of a ``.db`` folder, whose meta.json names the tokenizer."""
+    """Yield the captions of a ``.db`` folder, whose meta.json names the tokenizer.
+
+    That is read from a folder of its name beside the captions or in their folder, where there is
+    one.
+
+    Raises:
+        ValueError: a file is damaged, or there is no such tokenizer.
+    """
     from counterfoil.data.tokenizers import WordPieceTokenizer
 
     needs = f'{folder} is compressed: pip install "counterfoil[uniter]"'
@@ -362,7 +403,15 @@ def read_stored_captions(folder: Path) -> Iterator[StoredCaption]:
     meta = read_json(folder / "meta.json", "the name of the tokenizer")
     with parsing(folder / "meta.json", "the name of the tokenizer"):
         tokenizer = str(meta.get("tokenizer") or meta.get("toker") or "bert-base-cased")
-    pieces = WordPieceTokenizer(tokenizer).pretrained
+    beside = [place / Path(tokenizer).name for place in (folder, folder.parent)]
+    given = next((path for path in beside if path.is_dir()), tokenizer)
+    try:
+        pieces = WordPieceTokenizer(str(given)).pretrained
+    except ValueError as error:
+        raise ValueError(
+            f"{folder} holds word ids of the tokenizer {tokenizer!r}, which is not at hand "
+            f"({error}); put its folder there as {beside[1]}"
+        ) from error
     environment = Environment(folder)
     for name, image in images.items():
         value = environment.read(name)
@@ -525,7 +574,7 @@ def _names(parts: Sequence[bytes]) -> tuple[str, ...] | None:
 
 
 # regions of UNITER's ``img_db``, and of a table of bottom-up attention
-DATABASE = FeatureFormat(is_image_database, lambda path: region_table(ImageDatabase(path)))
+DATABASE = FeatureFormat(is_image_database, lambda path: region_table(open_image_database(path)))
 DETECTIONS = FeatureFormat(is_detector_table, lambda path: region_table(DetectorTable(path)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, final
 
 import torch
@@ -262,6 +262,29 @@ def _task(logits: Tensor, labels: Tensor, anchor: Tensor, *, counts: bool) -> Wo
     return WordTask(logits, labels if counts else torch.full_like(labels, -1), anchor)
 
 
+def written_anchors(batch: Batch) -> Tensor:
+    """Return the places (B',) of the anchors that captions are generated for: mostly all.
+
+    Where no anchor has candidates of both directions, those that have images.
+    """
+    everyone = torch.arange(len(batch.anchors.image), device=batch.device)
+    images, texts = (batch.candidates.get(role) for role in (Role.HARD_IMAGE, Role.HARD_TEXT))
+    if images is None or texts is None:
+        return everyone
+    has_images, has_texts = (images.image >= 0).any(1), (texts.text >= 0).any(1)
+    if bool((has_images & has_texts).any()) or not bool(has_images.any()):
+        return everyone
+    return everyone[has_images.to(everyone.device)]
+
+
+def _of_anchors(tasks: dict[str, WordTask], anchors: Tensor) -> dict[str, WordTask]:
+    """Return word tasks whose anchors are places in the whole batch."""
+    return {
+        name: task if task.anchor is None else replace(task, anchor=anchors[task.anchor])
+        for name, task in tasks.items()
+    }
+
+
 OTHER_WORDS = (
     "TagsGenerator has a filler with another processor, {!r}, so the model learns no words from "
     "what that one writes"
@@ -416,7 +439,14 @@ class TagsGenerator(NegativeSource):
         scores: Tensor,
         rng: torch.Generator,
     ) -> MinedExtras:
-        """Return generated captions of every anchor, the same on every process."""
+        """Return generated captions of every anchor, the same on every process.
+
+        Where the directions of retrieved candidates have anchors of their own
+        (`CandidateConfig.streams`), those with candidate images alone, as in the authors' code.
+        """
+        whole, anchors = batch, written_anchors(batch)
+        image, text = batch.anchors.image[anchors], batch.anchors.text[anchors]
+        batch = replace(batch, anchors=Pairs(image, text))
         rows, device = batch.text_rows[batch.anchors.text.cpu()], batch.device
         mask = mask_token_of(self.inputs, self.filler or model)
         masked = self.mask_refill.mask(self.inputs, rows, mask=mask, rng=rng, device=device)
@@ -424,18 +454,20 @@ class TagsGenerator(NegativeSource):
         generated = self.mask_refill.refill(self.inputs, masked, logits, rng)
         best, texts = self._select(model, batch, masked.texts, generated)
         tasks = {} if task is None else {"masked": task}
+        of_whole = replace(best, anchor=anchors[best.anchor])
         if not {"doubt", "correct"} & set(self.words):
             return MinedExtras(
                 texts=texts if len(texts) else None,
-                pairs={Role.WRITTEN: self._pairs(batch, best)},
-                words=tasks,
+                pairs={Role.WRITTEN: self._pairs(whole, of_whole)},
+                words=_of_anchors(tasks, anchors),
             )
         pairs = PairInputs(views.inference.images, texts, batch.anchors.image[best.anchor])
         slots = masked.slots[best.anchor, best.number // self.mask_refill.refills]
         written, more = word_tasks(model, pairs, best.anchor, slots, masked.texts, self.words)
-        table = written.new_full((len(batch.anchors.image), self.keep), -torch.inf)
-        table = table.index_put((best.anchor, best.rank), written)
-        return MinedExtras(words={**tasks, **more}, scores={Role.WRITTEN: table})
+        table = written.new_full((len(whole.anchors.image), self.keep), -torch.inf)
+        table = table.index_put((of_whole.anchor, best.rank), written)
+        words = _of_anchors({**tasks, **more}, anchors)
+        return MinedExtras(words=words, scores={Role.WRITTEN: table})
 
     def _predict(
         self, model: RetrievalModel, batch: Batch, views: EncodedViews, masked: MaskedCaptions
