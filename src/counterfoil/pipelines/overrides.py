@@ -103,13 +103,13 @@ def _without_replaced(before: Recipe, after: Recipe) -> Recipe:
     stages: list[Stage] = []
     for stage in reversed(after.stages):  # stages come after those that they read
         readers = [later for later in stages if stage.name in later.reads]
-        tests = [later for later in readers if later.kind == "evaluate"]
-        if stage.kind not in STAGE_KINDS["train"] or stage.name not in once_read:
-            stages.append(stage)
-        elif readers and not (stage.name in replaced and readers == tests):
+        tests = {later.name for later in readers if set(later.reads) == {stage.name}}
+        only_tested = all(later.kind == "evaluate" for later in readers)
+        needed = bool(readers) and not (stage.name in replaced and only_tested)
+        if needed or stage.kind not in STAGE_KINDS["train"] or stage.name not in once_read:
             stages.append(stage)
         else:
-            left_out |= {test.name for test in tests if set(test.reads) == {stage.name}}
+            left_out |= tests
             stages = [later for later in stages if later.name not in left_out]
     kept = (_without_results(stage, left_out) for stage in reversed(stages))
     return replace(after, stages=tuple(stage for stage in kept if stage is not None))
