@@ -74,8 +74,10 @@ def _image_vectors(part: ImageTextDataset) -> Array:
     return torch.cat(pooled).double().numpy()
 
 
-def _caption_vectors(captions: dict[str, list[str]], width: int) -> dict[str, Array]:
-    """(T, WORDS) reduced TF-IDF, centred on the training captions."""
+def _caption_vectors(
+    captions: dict[str, list[str]], width: int, words: int = WORDS
+) -> dict[str, Array]:
+    """(T, `words`) reduced TF-IDF, centred on the training captions."""
     from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -83,7 +85,7 @@ def _caption_vectors(captions: dict[str, list[str]], width: int) -> dict[str, Ar
         sublinear_tf=True, min_df=3, ngram_range=(1, 2), token_pattern=r"[a-z]+"
     )
     train = terms.fit_transform(captions["train"])
-    reduce = TruncatedSVD(max(width, min(WORDS, train.shape[1] - 1)), random_state=0).fit(train)
+    reduce = TruncatedSVD(max(width, min(words, train.shape[1] - 1)), random_state=0).fit(train)
     made = {n: reduce.transform(terms.transform(some)) for n, some in captions.items()}
     mean = made["train"].mean(0)
     return {name: vectors - mean for name, vectors in made.items()}

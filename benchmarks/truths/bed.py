@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
@@ -87,6 +87,7 @@ class Bed:
         judgements: see `counterfoil.evaluation.truth.open_truth`.
     """
 
+    adapters: ClassVar[Mapping[str, Any]] = {"width": WIDTH, "hidden": 256, "dropout": 0.3}
     folder: Path
     judgements: Path
 

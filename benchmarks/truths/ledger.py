@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.truths.arms import Cost, Point
-from benchmarks.truths.bed import Bed
+from benchmarks.truths.arms import CCA, Cost, Point, Trainable
 from counterfoil import __version__
 from counterfoil.core.io import parse_json, read_json, write_json, write_text
 from counterfoil.core.tensors import write_tensors
@@ -39,7 +38,7 @@ def key(phase: str, arm: str, point: Point, seed: int) -> str:
 
 def write_line(
     folder: Path,
-    bed: Bed,
+    bed: Trainable,
     training: tuple[str, str, Point, int],
     points: Mapping[str, Tensor],
     cost: Cost,
@@ -113,3 +112,36 @@ def declare(
     if missing := [arm for arm in arms if arm not in points]:
         raise ValueError(f"{path} has no point of {missing[0]}; use a new folder for other arms")
     return dict(points)
+
+
+def todo(
+    folder: Path,
+    grids: Mapping[str, Sequence[Point]],
+    plain: Sequence[Mapping[str, Any]],
+    seeds: Sequence[int],
+    *,
+    explored: bool = False,
+) -> Iterator[tuple[str, str, Point, int]]:
+    """Trainings that the ledger lacks, a seed after the other: phase, arm, point and seed.
+
+    Args:
+        folder: of the ledger.
+        grids: points of each arm.
+        plain: the comparisons to declare, as plain values.
+        seeds: that confirm.
+        explored: stop before anything is declared.
+    """
+    have = {line["key"] for line in read_ledger(folder)}
+    for seed in EXPLORED:
+        for arm, points in grids.items():
+            for point in points:
+                if key("explore", arm, point, seed) not in have:
+                    yield "explore", arm, point, seed
+    if explored:
+        return
+    chosen_points = declare(folder, [*grids], plain, seeds)
+    for seed in seeds:
+        for arm in (CCA, *grids) if seed == seeds[0] else grids:
+            point = chosen_points.get(arm, {})
+            if key("confirm", arm, point, seed) not in have:
+                yield "confirm", arm, point, seed

@@ -10,7 +10,7 @@ from typing import Any, final
 
 from benchmarks.experiments.summary import svg_text
 from benchmarks.truths.arms import BASE
-from benchmarks.truths.table import MEASURES, OTHERS, OWN, table
+from benchmarks.truths.table import MEASURES, OTHERS, OWN, Measures, table
 from counterfoil.core.io import write_text
 
 
@@ -94,10 +94,12 @@ def write_pages(docs: Path, found: Mapping[str, Any], lines: Sequence[Mapping[st
     TRUTHS.write(docs, found, kept, table(found), figure_svg(found))
 
 
-def shortened(line: Mapping[str, Any], measures: Iterable[str]) -> dict[str, Any]:
+def shortened(
+    line: Mapping[str, Any], measures: Iterable[str], columns: Measures = MEASURES
+) -> dict[str, Any]:
     """A line of the ledger with the numbers that a page shows; of an explored point dev alone."""
     shown = measures if line["phase"] == "confirm" else ("dev RSum",)
-    names = [MEASURES[m][0].format(side) for m in shown for side in ("i2t", "t2i")]
+    names = [columns[m][0].format(side) for m in shown for side in ("i2t", "t2i")]
     kept = {key: line[key] for key in ("phase", "arm", "point", "seed", "steps", "pairs")}
     return kept | {"numbers": {name: line["numbers"][name] for name in names}}
 

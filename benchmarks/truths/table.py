@@ -21,8 +21,9 @@ from counterfoil.evaluation.bootstrap import Interval, image_draws, percentile_i
 
 RESAMPLES = 2000
 SEEDS = range(2, 22)  # confirm; 0 and 1 explored
+Measures = Mapping[str, tuple[str, float]]
 # measures of the table: the sum or the mean of both directions
-MEASURES: Mapping[str, tuple[str, float]] = {
+MEASURES: Measures = {
     "dev RSum": ("dev {} RSum", 1.0),
     "test RSum": ("test {} RSum", 1.0),
     "RSum, judged true also right": ("judged {} RSum", 1.0),
@@ -208,8 +209,8 @@ def read_points(folder: Path, lines: Sequence[Mapping[str, Any]]) -> dict[str, P
     return dict(found)
 
 
-def mean_of(points: Points, measure: str) -> float:
-    name, weight = MEASURES[measure]
+def mean_of(points: Points, measure: str, measures: Measures = MEASURES) -> float:
+    name, weight = measures[measure]
     total = 0.0
     for side in ("i2t", "t2i"):
         for tables in points.values():
@@ -218,7 +219,9 @@ def mean_of(points: Points, measure: str) -> float:
     return total / len(points)
 
 
-def difference(arm: Points, base: Points, measure: str) -> tuple[float, Interval]:
+def difference(
+    arm: Points, base: Points, measure: str, measures: Measures = MEASURES
+) -> tuple[float, Interval]:
     """Mean difference on equal seeds, and its interval over seeds and images.
 
     Raises:
@@ -227,7 +230,7 @@ def difference(arm: Points, base: Points, measure: str) -> tuple[float, Interval
     seeds = sorted(set(arm) & set(base))
     if not seeds:
         raise ValueError("two arms share no seed; run both on the same")
-    changes = [_sides(one, seeds, measure) for one in (arm, base)]
+    changes = [_sides(one, seeds, measure, measures) for one in (arm, base)]
     mean, sides = 0.0, []
     for (values, counts), (others, _) in zip(*changes, strict=True):
         sides.append((values - others, counts))
@@ -256,9 +259,11 @@ def agreement(points: Mapping[str, Points]) -> tuple[float, float, float]:
     return round(alike[0].item(), 1), round(span.low, 1), round(span.high, 1)
 
 
-def _sides(points: Points, seeds: Sequence[int], measure: str) -> list[tuple[Tensor, Tensor]]:
+def _sides(
+    points: Points, seeds: Sequence[int], measure: str, measures: Measures = MEASURES
+) -> list[tuple[Tensor, Tensor]]:
     """(S, I) weighted sums of each direction, with the (I,) numbers of queries."""
-    name, weight = MEASURES[measure]
+    name, weight = measures[measure]
     found = []
     for side in ("i2t", "t2i"):
         tables = [points[seed][name.format(side)] for seed in seeds]

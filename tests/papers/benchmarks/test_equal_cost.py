@@ -170,7 +170,7 @@ def test_explored_declared_confirmed_and_taken_up_again(bed, tmp_path, monkeypat
     assert command.main([*call, "--arm", arms.BASE]) == 2
     assert "--arm is for --table truths" in capsys.readouterr().err
     assert command.main([*call[:-1], "truths", "--explored"]) == 2
-    assert "--explored is for --table cost" in capsys.readouterr().err
+    assert "--explored is for other tables" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,251 @@
+"""The table of lists where truth is complete: verdicts on dev and on test, the arms, the lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, final
+
+from benchmarks.experiments.summary import svg_text
+from benchmarks.truths.arms import CCA
+from benchmarks.truths.bed import SPLITS
+from benchmarks.truths.exact import (
+    ARMS,
+    BASE,
+    FALSE,
+    FILTERED,
+    KINDS,
+    MINED,
+    SEEDS,
+    read_facts,
+)
+from benchmarks.truths.page import Published, shortened
+from benchmarks.truths.table import (
+    RESAMPLES,
+    Points,
+    difference,
+    mean_of,
+    read_points,
+    rounded,
+)
+
+PUBLISHED = Published("exact-lists")
+OWN, ANY, AT_R, PRECISION, MEAN = "RSum", "RSum, all true right", "mAP@R", "R-precision", "mAP"
+# the sum or the mean of both directions, by split
+COLUMNS = {
+    OWN: ("{} {{}} RSum", 1.0),
+    ANY: ("{} true {{}} RSum", 1.0),
+    AT_R: ("{} true {{}} mAP@R", 0.5),
+    PRECISION: ("{} true {{}} R-precision", 0.5),
+    MEAN: ("{} true {{}} mAP", 0.5),
+}
+MEASURES = {
+    f"{split} {name}": (column.format(split), weight)
+    for name, (column, weight) in COLUMNS.items()
+    for split in SPLITS
+}
+Plain = dict[str, Any]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A comparison on dev and test, declared before its seeds are trained.
+
+    Attributes:
+        claim: one sentence.
+        arm: the treatment.
+        base: what it is compared with, on equal seeds.
+        measure: one of `COLUMNS`.
+        sign: "more" or "less".
+    """
+
+    claim: str
+    arm: str
+    base: str
+    measure: str
+    sign: Literal["more", "less"] = "more"
+
+    def to_dict(self) -> dict[str, str]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    def state(self, spans: Sequence[Sequence[float]]) -> str:
+        """What intervals (change, low, high) on dev and on test say."""
+        if self.sign == "less":
+            spans = [(-change, -high, -low) for change, low, high in spans]
+        if all(low > 0 for _, low, _ in spans):
+            return "Confirmed"
+        if all(high < 0 for _, _, high in spans):
+            return "Refuted, the opposite holds"
+        return "Open"
+
+
+def _turned(what: str, arm: str, base: str) -> tuple[Claim, ...]:
+    """Worse by the own caption, better by all true ones."""
+    return (
+        Claim(f"{what} lower RSum.", arm, base, OWN, "less"),
+        Claim(f"{what} higher mAP@R.", arm, base, AT_R),
+        Claim(f"{what} higher R-precision.", arm, base, PRECISION),
+    )
+
+
+CLAIMS = (
+    *_turned("Exactly false lists instead of mined ones give a", FALSE, MINED),
+    *_turned("Filtered lists instead of mined ones give a", FILTERED, MINED),
+    Claim("Mined lists help InfoNCE at equal cost, by RSum.", MINED, BASE, OWN),
+    Claim("Mined lists help InfoNCE at equal cost, by mAP@R.", MINED, BASE, AT_R),
+    Claim("Exactly false lists help InfoNCE at equal cost, by RSum.", FALSE, BASE, OWN),
+    Claim("Exactly false lists help InfoNCE at equal cost, by mAP@R.", FALSE, BASE, AT_R),
+)
+
+
+def summary(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Plain:
+    """Means, differences from the base, verdicts and facts of the lists, JSON-ready.
+
+    Raises:
+        ValueError: no confirming seed is there.
+    """
+    points = read_points(folder, lines)
+    if BASE not in points:
+        raise ValueError(f"{folder} holds no confirming seed of {BASE!r} yet; run it first")
+    known = {line["arm"]: line for line in lines if line["phase"] == "confirm"}
+    arms = []
+    for name in (CCA, *ARMS):
+        if name not in points:
+            continue
+        facts: Plain = {key: known[name][key] for key in ("arm", "point", "steps", "pairs")}
+        means = {m: round(mean_of(points[name], m, MEASURES), 3) for m in MEASURES}
+        facts |= {"seeds": len(points[name]), "means": means}
+        if name not in (CCA, BASE):
+            facts["differences"] = {
+                m: rounded(*difference(points[name], points[BASE], m, MEASURES)) for m in MEASURES
+            }
+        arms.append(facts)
+    seeds = {str(seed) for seed in SEEDS}
+    lists = [facts for seed, facts in read_facts(folder).items() if seed in seeds]
+    return {
+        "arms": arms,
+        "claims": [_judged(claim, points) for claim in CLAIMS],
+        "lists": {
+            kind: {
+                name: round(sum(one[kind][name] for one in lists) / len(lists), 4)
+                for name in lists[0][kind]
+            }
+            for kind in KINDS
+            if lists
+        },
+    }
+
+
+def _judged(claim: Claim, points: Mapping[str, Points]) -> Plain:
+    """A declared claim with what was found."""
+    if not (claim.arm in points and claim.base in points):
+        return claim.to_dict() | {"state": "Not run yet"}
+    arm, base = points[claim.arm], points[claim.base]
+    found = [
+        rounded(*difference(arm, base, f"{split} {claim.measure}", MEASURES)) for split in SPLITS
+    ]
+    seeds, state = len(set(arm) & set(base)), claim.state(found)
+    if seeds < len(SEEDS):
+        state = f"Open, {seeds} of {len(SEEDS)} seeds"
+    return claim.to_dict() | {"state": state, "found": found, "seeds": seeds}
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Markdown: the declared claims with their verdicts, all arms, then the lists."""
+    parts = [f"- {_sentence(claim)}" for claim in found["claims"]]
+    for split in SPLITS:
+        shown = [f"{split} {name}" for name in COLUMNS]
+        parts += ["", *_rows(found["arms"], shown)]
+    parts += ["", *_lists(found["lists"])]
+    note = (
+        f"Differences are from “{BASE}” on equal seeds, with 95 % intervals over seeds and images "
+        f"({RESAMPLES:,} resamples of both), not corrected for the number of rows. RSum: sum of "
+        "both directions; the others: mean of both. RSum counts an image's own captions; all else "
+        "counts every true pair. Lists: means over the seeds; the rank is that in the list of the "
+        "model before anything is replaced or left out."
+    )
+    return "\n".join([*parts, "", note])
+
+
+def _rows(arms: Sequence[Mapping[str, Any]], shown: Sequence[str]) -> list[str]:
+    head = ["arm", "seeds", "steps", "pairs encoded", *shown]
+    rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for arm in arms:
+        if "differences" in arm:
+            cells = [_change(arm["differences"][measure]) for measure in shown]
+        else:
+            cells = [f"{arm['means'][measure]:.2f}" for measure in shown]
+        first = [arm["arm"], str(arm["seeds"]), f"{arm['steps']:,}", f"{arm['pairs']:,}"]
+        rows.append(f"| {' | '.join([*first, *cells])} |")
+    return rows
+
+
+def _lists(lists: Mapping[str, Mapping[str, float]]) -> list[str]:
+    head = ["lists", *(f"{side}: {what}" for side in ("texts", "images") for what in _FACTS)]
+    rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for kind in KINDS:
+        cells = [
+            form.format(lists[kind][f"{side} {name}"])
+            for side in ("texts", "images")
+            for name, form in _FACTS.values()
+        ]
+        rows.append(f"| {' | '.join([kind, *cells])} |")
+    return rows
+
+
+_FACTS = {
+    "% true": ("true", "{:.1f}"),
+    "mean rank": ("rank", "{:.2f}"),
+    "mean score": ("score", "{:.4f}"),
+    "empty lists": ("empty", "{:.0f}"),
+}
+
+
+def _change(span: Sequence[float]) -> str:
+    change, low, high = span
+    return f"{change:+.2f} ({low:+.2f} to {high:+.2f})"
+
+
+def _sentence(claim: Mapping[str, Any]) -> str:
+    start = f"**{claim['state']}**: {claim['claim']}"
+    if "found" not in claim:
+        return start
+    spans = ", ".join(f"{s} {_change(span)}" for s, span in zip(SPLITS, claim["found"]))
+    return f"{start} {spans}; {claim['arm']} against {claim['base']}, {claim['seeds']} seeds."
+
+
+def write_pages(docs: Path, found: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> None:
+    """Write the summary, the trainings, the figure and the table of the page."""
+    kept = (shortened(line, MEASURES, MEASURES) for line in lines)
+    PUBLISHED.write(docs, found, kept, table(found), figure_svg(found))
+
+
+_COLOURS = ("#4a6fa5", "#b08a4a", "#6a9a5b", "#a5574a", "#7a5ea5", "#5f6b73")
+
+
+def figure_svg(found: Mapping[str, Any]) -> str:
+    """RSum against mAP@R on dev and on test, a point for each arm, with their intervals, as SVG."""
+    from matplotlib.figure import Figure
+
+    canvas = Figure(figsize=(9.6, 4.4), layout="constrained")
+    panels = canvas.subplots(1, len(SPLITS))
+    shown = [arm for arm in found["arms"] if "differences" in arm]
+    for axes, split in zip(panels, SPLITS, strict=True):
+        axes.axvline(0, color="#888888", linewidth=0.8)
+        axes.axhline(0, color="#888888", linewidth=0.8)
+        axes.plot(0, 0, "k*", markersize=9, label=BASE)
+        for arm, color in zip(shown, _COLOURS, strict=True):
+            x, *across = arm["differences"][f"{split} {OWN}"]
+            y, *up = arm["differences"][f"{split} {AT_R}"]
+            axes.plot(across, [y, y], color=color, linewidth=0.9, alpha=0.6)
+            axes.plot([x, x], up, color=color, linewidth=0.9, alpha=0.6)
+            axes.plot(x, y, "o", color=color, markersize=6, label=arm["arm"])
+        axes.set_xlabel(f"{split}: RSum, own captions")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel(f"{AT_R}, all true pairs")
+    panels[0].set_title(f"differences from {BASE}", fontsize=9, loc="left")
+    panels[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return svg_text(canvas, PUBLISHED.name)

@@ -1,0 +1,166 @@
+"""Lists where truth is complete: the bed of scenes, lists of equal ranks, the run, its page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks.truths import exact, exact_page, page, world
+from benchmarks.truths.arms import CCA, Cost
+from benchmarks.truths.ledger import read_ledger
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.scenes import graphs
+from counterfoil.data.scenes.truth import is_true
+from counterfoil.evaluation.protocols import evaluate_protocol
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory):
+    """A small world, with narrow vectors and lists."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("WIDTH", 32), ("RANDOM", 40), ("WORDS", 60)):
+            patch.setattr(world, name, value)
+        patch.setattr(world.World, "adapters", {"width": 32, "hidden": 16, "dropout": 0.1})
+        patch.setattr(exact, "LISTS", (12, 6))
+        folder = tmp_path_factory.mktemp("world") / "made"
+        data = load_dataset("scenes:images=330,dev=40,test=40,features=regions")
+        world.write_world(data, folder)
+        yield world.World(folder)
+    exact.first_round.cache_clear()
+
+
+def test_the_bed_knows_what_is_true(bed):
+    train = bed.train
+    scenes = graphs(train)
+    assert bed.true.shape == (250, 1250)
+    for image, text in ((0, 0), (0, 7), (3, 15), (100, 1000), (249, 5), (20, 1245)):
+        assert bool(bed.true[image, text]) == is_true(train.texts[text], scenes[image])
+    assert bool(bed.true[train.text_to_image, torch.arange(1250)].all())
+    assert bed.true.float().mean() > 1 / 250
+
+
+def test_the_nearest_false_item():
+    true = torch.rand(40, 17, generator=torch.Generator().manual_seed(0)) < 0.6
+    listed = torch.arange(17) < torch.randint(2, 18, (40, 1))
+    true[3] = True
+    found = exact.nearest_false(true, listed)
+    for query in range(40):
+        wrong = [at for at in range(17) if listed[query, at] and not true[query, at]]
+        for place in range(17):
+            best = min(wrong, key=lambda at: (abs(at - place), at), default=-1)
+            assert found[query, place] == best
+
+
+def test_lists_of_equal_ranks(bed):
+    mining = exact.first_round(bed, 5)
+    mined, false = mining.lists[exact.MINED], mining.lists[exact.FALSE]
+    owner = bed.train.text_to_image
+    for rows, others, true in (
+        (mined.texts, false.texts, bed.true),
+        (mined.images, false.images, bed.true.T),
+    ):
+        assert rows.shape == others.shape
+        was_true = true.gather(1, rows.long())
+        assert 0 < was_true.float().mean() < 0.9
+        assert torch.equal(rows[~was_true], others[~was_true])
+        kept = others >= 0
+        assert not bool(true.gather(1, others.clamp(min=0).long())[kept].any())
+    assert not bool((owner[mined.texts.long()] == torch.arange(250).unsqueeze(1)).any())
+    facts = mining.facts
+    assert facts[exact.FALSE]["texts true"] == facts[exact.FALSE]["images true"] == 0
+    assert facts[exact.MINED]["texts true"] > 0
+    assert facts[exact.MINED]["texts rank"] == pytest.approx(6.5, abs=0.3)  # of 1 to 12; ties
+    assert facts[exact.FALSE]["texts rank"] < 6.5 + 6
+    assert facts[exact.FILTERED]["texts true"] < facts[exact.MINED]["texts true"]
+
+
+@pytest.mark.parametrize("name", exact.ARMS)
+def test_an_arm(bed, name):
+    arm, cost = exact.ARMS[name], Cost()
+    model = arm.train(bed, arm.grid[1], 5, cost)
+    assert len(arm.grid) == len(exact.ARMS[exact.BASE].grid)
+    rounds = exact.PLAIN if arm.kind is None else exact.FIRST + exact.SECOND * (1 + arm.drawn)
+    assert cost.pairs == 1250 * rounds
+    assert cost.steps == 3 * (exact.PLAIN if arm.kind is None else exact.FIRST + exact.SECOND)
+    again = exact.first_round(bed, 5).model.embed(bed.splits["dev"])
+    assert (model.embed(bed.splits["dev"]).images.tokens != again.images.tokens).any()
+
+
+def test_mined_lists_cost_as_much_as_plain_batches():
+    cost = {arm.name: exact.FIRST + exact.SECOND * (1 + arm.drawn) for arm in exact.ARMS.values()}
+    assert {cost[kind] for kind in exact.KINDS} == {exact.PLAIN}
+
+
+def test_measured_by_both_truths(bed):
+    model = exact.first_round(bed, 5).model
+    points = bed.measure(model)
+    report = evaluate_protocol([model.embed(bed.splits["test"])], bed.splits["test"])
+    sums = [points[f"test {side} RSum"] for side in ("i2t", "t2i")]
+    assert sum((s[:, 0].sum() / s[:, 1].sum()).item() for s in sums) == pytest.approx(
+        report.rsum, abs=1e-3
+    )
+    for side in ("i2t", "t2i"):
+        own, every = (points[f"{name} {side} RSum"][:, 0].sum() for name in ("dev", "dev true"))
+        assert every > own
+        assert points[f"dev true {side} mAP@R"][:, 1].sum() > 0
+
+
+def test_explored_declared_confirmed(bed, tmp_path, monkeypatch):
+    few = {
+        name: replace(exact.ARMS[name], grid=exact.ARMS[name].grid[:2])
+        for name in (exact.BASE, exact.FALSE)
+    }
+    monkeypatch.setattr(exact, "ARMS", few)
+    monkeypatch.setattr(exact, "SEEDS", range(2, 4))
+    claims = [{"claim": "one"}]
+    assert not exact.run(bed, tmp_path, claims, None, explored=True)
+    assert [line["phase"] for line in read_ledger(tmp_path)] == ["explore"] * 8
+    assert not (tmp_path / "declared.json").exists()
+    assert exact.run(bed, tmp_path, claims, None, explored=False)
+    lines = read_ledger(tmp_path)
+    assert [line["arm"] for line in lines[8:]] == [CCA, *few, *few]
+    points = json.loads((tmp_path / "declared.json").read_text())["points"]
+    assert all(line["point"] == points[line["arm"]] for line in lines[9:])
+    assert exact.read_facts(tmp_path).keys() == {"0", "1", "2", "3"}
+    monkeypatch.setattr(exact_page, "ARMS", few)
+    monkeypatch.setattr(exact_page, "SEEDS", range(2, 4))
+    monkeypatch.setattr(exact_page, "_COLOURS", ("red",))
+    for name in ("results", "evidence", "images"):
+        (tmp_path / name).mkdir()
+    place = tmp_path / exact_page.PUBLISHED.page
+    place.write_text(f"# Lists\n\n{exact_page.PUBLISHED.start}old\n{page.END}\n\nmore\n")
+    found = exact_page.summary(tmp_path, lines)
+    exact_page.write_pages(tmp_path, found, lines)
+    shown = exact_page.table(json.loads((tmp_path / exact_page.PUBLISHED.summary).read_text()))
+    assert (
+        place.read_text() == f"# Lists\n\n{exact_page.PUBLISHED.start}{shown}\n{page.END}\n\nmore\n"
+    )
+    assert "**Not run yet**: Exactly false lists instead of mined ones give a lower RSum." in shown
+    claim = "Exactly false lists help InfoNCE at equal cost, by mAP@R."
+    (verdict,) = (line for line in shown.splitlines() if claim in line)
+    assert verdict.endswith("exactly false, same ranks against InfoNCE, 2 seeds.")
+    assert exact.FALSE in (tmp_path / exact_page.PUBLISHED.figure).read_text()
+
+
+@pytest.mark.parametrize(
+    ("spans", "more", "less"),
+    [
+        (((1, 0.5, 2), (1, 0.1, 2)), "Confirmed", "Refuted, the opposite holds"),
+        (((1, 0.5, 2), (1, -0.1, 2)), "Open", "Open"),
+        (((-1, -2, -0.5), (-1, -2, -0.1)), "Refuted, the opposite holds", "Confirmed"),
+        (((1, 0.5, 2), (-1, -2, -0.5)), "Open", "Open"),
+    ],
+)
+def test_verdicts_need_dev_and_test(spans, more, less):
+    claim = exact_page.Claim("", "a", "b", "RSum")
+    assert claim.state(spans) == more
+    assert replace(claim, sign="less").state(spans) == less
+
+
+def test_claims_are_of_arms():
+    for claim in exact_page.CLAIMS:
+        assert {claim.arm, claim.base} <= {*exact.ARMS}
+        assert claim.measure in exact_page.COLUMNS
