@@ -8,6 +8,7 @@ from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pooling import ImageTower, TextTower
 from counterfoil.models.layers.towers import MLPRegions
 from counterfoil.papers.models.bfan import BFAN
+from counterfoil.papers.models.cgmn import CGMN
 from counterfoil.papers.models.chan import CHAN
 from counterfoil.papers.models.dive import DivE, PooledParts, WordsAndStates
 from counterfoil.papers.models.esa import ESA
@@ -143,6 +144,9 @@ CASES = (
     Case("vsrn-f30k", _vsrn(normalise_regions=False, batch_norm=True)),
     Case("vsrn-channel", _vsrn(region_norm="channel")),
     Case("vsrn-pixels", _vsrn(own_patches(), bn_passes="separate"), images=pixels),
+    Case("cgmn", config(CGMN, image=own_regions(), text=own_gru(), layers=2, overlap=2)),
+    Case("cgmn-cosine", config(CGMN, image=own_regions(), text=own_gru(), relation="cosine")),
+    Case("cgmn-pixels", config(CGMN, image=own_patches(), text=own_gru()), images=pixels),
     Case("chan", _chan(block="selfattention")),
     Case("chan-mean", _chan(pooling="Mean")),
     Case("chan-softmax", _chan(pooling="Softmax", block="transformer", heads=4)),

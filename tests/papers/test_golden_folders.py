@@ -9,7 +9,19 @@ import pytest
 
 import golden_vectors
 
-SYSTEMS = ("bfan", "chan", "esa", "gpo", "hrem", "lightningdot", "ndgl", "scan", "sgraf", "vsepp")
+SYSTEMS = (
+    "bfan",
+    "cgmn",
+    "chan",
+    "esa",
+    "gpo",
+    "hrem",
+    "lightningdot",
+    "ndgl",
+    "scan",
+    "sgraf",
+    "vsepp",
+)
 
 
 @pytest.mark.golden

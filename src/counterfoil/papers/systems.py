@@ -428,6 +428,19 @@ _DIVE = System(
         )
     ),
 )
+# CGMN (Cheng et al., TOMM 2022), as its repository has it: beside the triplet, the graph matching's
+_CGMN_PLAN = TrainConfig(
+    epochs=30,
+    batch=BATCH,
+    optimiser=OptimizerConfig(rate=2e-4),
+    schedule=StepDecayLR(at=(20, 25)),
+)
+_CGMN = System(
+    title="CGMN",
+    paper="cgmn",
+    warmup=LONG | {"flickr30k": 500, "coco": 500},
+    training=_alike(_CGMN_PLAN),
+)
 _XDIM = replace(
     _GPO,
     title="X-Dim (BiGRU)",
@@ -501,6 +514,7 @@ SYSTEMS: dict[str, System] = {
         grid=True,
         training=_alike(adamw_plan(decay=1e-4, groups=(_TEXT, _GRID))),
     ),
+    "cgmn": _CGMN,
     "xdim": _XDIM,
     "user": _USER,
     "xdim-bert": _with_bert(_XDIM),
@@ -528,7 +542,7 @@ REASONING = ("naaf-single", "sgraf-sgr", "sgraf-saf")
 SINGLES = (*CLASSIC, *REASONING)
 JOINT = tuple(name for name, one in SYSTEMS.items() if one.tags)
 NEWER = tuple(name for name in SYSTEMS if name not in (*SINGLES, *JOINT))
-_NOT_OF_NDGL = ("xdim", "user", "lightningdot")
+_NOT_OF_NDGL = ("cgmn", "xdim", "user", "lightningdot")
 OF_NDGL = (*(name for name in NEWER if SYSTEMS[name].paper not in _NOT_OF_NDGL), "vsrn")
 
 
@@ -628,6 +642,8 @@ OFFLINE_WARMUP = {"scenes": 470}  # steps at least
 K = 2
 MR_WEIGHT, HNR_WEIGHT, GAMMA = 100.0, 0.5, 0.01
 EDIT_MARGIN = 0.1  # CFM's second margin
+
+MATCHED = 1 / 3  # CGMN: weight of the graph matching
 
 # HREM: steps before its graph counts, largest distance of its sampler
 GRAPH_AFTER = {**LONG, "flickr30k": 8000, "coco": 8000}

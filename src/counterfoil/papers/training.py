@@ -17,12 +17,14 @@ from counterfoil.losses.triplet import HardestTripletLoss, MeanTripletLoss, SumT
 from counterfoil.negatives.momentum import MomentumQueue
 from counterfoil.negatives.sources import NegativeSource
 from counterfoil.papers.compared.losses import DistanceWeightedTripletLoss, SelfExpandingLoss
+from counterfoil.papers.models.cgmn import MATCHING
 from counterfoil.papers.models.configs import model_config, processor_config
 from counterfoil.papers.systems import (
     FURTHEST,
     GRAPH_AFTER,
     IN_BATCH,
     LARGE,
+    MATCHED,
     PROFILES,
     QUEUE,
     SINGLES,
@@ -74,6 +76,8 @@ def loss_terms(
     if system.grid:  # the backbone is unfrozen after the warm-up, and the loss rises for an epoch
         triplet = lazy(LinearRamp, term=triplet, steps=steps, start=steps)
     terms: Terms = {"triplet": (1.0, triplet)}
+    if system.paper == "cgmn":
+        terms["matching"] = (MATCHED, lazy(SumTripletLoss, margin=MARGIN, view=MATCHING))
     if system.paper == "hrem":  # once the plain embeddings have been learnt for a while
         steps = round(longer * GRAPH_AFTER[dataset])
         for grid in ENHANCED:

@@ -22,6 +22,7 @@ from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
 from counterfoil.papers.models import (
     bfan,
+    cgmn,
     chan,
     dive,
     esa,
@@ -42,7 +43,22 @@ FEATURES, WIDTH, WORDS, ROUNDS = 6, 8, 9, 2
 State = dict[str, Tensor]
 MODULES = {
     module.__name__.rpartition(".")[2]: module
-    for module in (bfan, chan, dive, esa, gpo, hrem, naaf, scan, sgraf, user, vsepp, vsrn, xdim)
+    for module in (
+        bfan,
+        cgmn,
+        chan,
+        dive,
+        esa,
+        gpo,
+        hrem,
+        naaf,
+        scan,
+        sgraf,
+        user,
+        vsepp,
+        vsrn,
+        xdim,
+    )
 }
 
 
@@ -93,6 +109,8 @@ MODELS: dict[str, Callable[[str], RetrievalModel]] = {  # each from the folder o
     "naaf": lambda _: naaf.NAAF(image=regions(), text=gru()),
     "vsrn-f30k": lambda _: vsrn_model(),
     "vsrn-coco": lambda _: vsrn_model(f30k=False, captions=False),
+    "cgmn": lambda _: cgmn.CGMN(image=regions(), text=gru()),
+    "cgmn-overlap": lambda _: cgmn.CGMN(image=regions(), text=gru(), layers=3, overlap=1),
     "gpo": lambda _: gpo.GPO(image=mlp(), text=gru(), positions=7, hidden=5),
     "gpo-grid-bert": lambda folder: gpo.GPO(image=regions(), text=bert(folder)),
     "esa": lambda _: esa.ESA(image=mlp(), text=gru()),
@@ -148,7 +166,9 @@ def authors(name: str, made: RetrievalModel) -> State:
         full = theirs[prefix] + ours.removeprefix(prefix)
         if ours.startswith("captioner.writer."):
             full += "_l0"
-        if ours.startswith("relations.") and value.dim() == 2:  # a convolution
+        if (
+            ours.startswith(("relations.", "overlaps.", "words.")) and value.dim() == 2
+        ):  # a convolution
             value = value.unsqueeze(-1)
         for n in range(ROUNDS if ".layers.0." in full and name.startswith("dive") else 1):
             state[full.replace(dive.LAYERS + "0.", f"{dive.LAYERS}{n}.")] = value
@@ -184,7 +204,9 @@ def test_every_tensor_finds_its_place(name, folder, tmp_path):
     assert config_from_dict(found.model.to_dict()) == found.model
 
 
-@pytest.mark.parametrize("name", [n for n in MODELS if system_of(n) not in ("vsrn", "dive")])
+@pytest.mark.parametrize(
+    "name", [n for n in MODELS if system_of(n) not in ("vsrn", "cgmn", "dive")]
+)
 def test_options_are_arguments(name, folder, tmp_path):
     made = model(name, folder)
     options = {"no_imgnorm": True, "no_txtnorm": False, **TRAINED_WITH.get(name, {})}

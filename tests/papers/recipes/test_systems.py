@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from counterfoil.core.config import lazy
+from counterfoil.losses.triplet import SumTripletLoss
 from counterfoil.papers import systems
 from counterfoil.papers.models.uniter import UNITER, uniter_name
 from counterfoil.papers.systems import LARGE, SYSTEMS
@@ -54,6 +56,7 @@ ADAMW = {  # the same, then decay, margin and epochs against all negatives first
     "user-bert": (Numbers(5e-4, 20, (10,)), Numbers(5e-4, 25, (15,)), 1e-4, 0.2, 0),
     "gpo-grid": (Numbers(5e-4, 25, (15,)), Numbers(5e-4, 25, (15,)), 1e-4, 0.2, 1),
 }
+CGMN = Numbers(2e-4, 30, (20, 25))  # Adam without decay, after 500 steps on all negatives
 LINE = {  # without decay, clipped at 2; a tenth of the steps up, then a straight line to 0
     "lightningdot": (Numbers(2e-5, 15, (), 64), Numbers(2e-5, 20, (), 64)),
 }
@@ -152,7 +155,7 @@ def stage(name: str, recipe: str, **arguments: Any) -> Train:
 
 def test_every_system_has_its_numbers_here():
     joint = {"uniter", "uniter-large", "vilt", "vilt-public"}
-    assert {*ADAM, *ADAMW, *LINE} | joint == set(SYSTEMS)
+    assert {*ADAM, *ADAMW, *LINE, "cgmn"} | joint == set(SYSTEMS)
 
 
 @pytest.mark.parametrize("like", LARGE)
@@ -185,6 +188,13 @@ def test_numbers_of_the_papers(like):
         if not dive:  # whose groups `test_modern` checks
             groups = [(group.match, group.rate, group.begins) for group in plan.optimiser.groups]
             assert groups == slow, name
+    cgmn = stage("online", "online", model="cgmn", like=like)
+    assert numbers(cgmn.plan) == CGMN
+    assert (cgmn.plan.optimiser.rule, cgmn.plan.optimiser.decay) == ("adam", 0)
+    terms = cgmn.objective.arguments["terms"]
+    assert terms["triplet"][1].arguments["steps"] == 500
+    assert terms["matching"] == (1 / 3, lazy(SumTripletLoss, margin=0.2, view="matching"))
+    assert (cgmn.model.arguments["image"].arguments["width"], cgmn.plan.optimiser.clip) == (2048, 2)
     for name, row in LINE.items():
         plan = stage("online", "online", model=name, like=like).plan
         assert numbers(plan) == row[place], name

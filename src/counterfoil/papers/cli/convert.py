@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from counterfoil.cli.options import verb
-from counterfoil.core.console import info, output
+from counterfoil.core.console import info, output, warn
 
 if TYPE_CHECKING:
     from counterfoil.data.tokenizers import Tokenizer
@@ -31,8 +31,8 @@ def convert(
     model: Annotated[
         str,
         typer.Argument(
-            help="vsepp, scan, bfan, vsrn, gpo, chan, esa, hrem, dive, naaf, sgraf, user, xdim, "
-            "uniter or lightningdot."
+            help="vsepp, scan, bfan, vsrn, cgmn, gpo, chan, esa, hrem, dive, naaf, sgraf, user, "
+            "xdim, uniter or lightningdot."
         ),
     ],
     checkpoint: Annotated[Path, typer.Argument(help="The authors' checkpoint.")],
@@ -70,9 +70,15 @@ def convert(
     _check_vocabulary(converted, tokenizer, vocabulary, masks=model in WITH_BERT)
     converted.build()  # refuses weights that do not fit
     converted = with_augmentation(converted, model, tokenizer)
-    if not converted.options and model not in ("uniter", "vsepp"):
+    if not converted.options and model not in ("uniter", "lightningdot", "vsepp"):
         info(f"{checkpoint.name} has no options beside its tensors; the published ones are taken")
     spec = converted.model
+    if model == "cgmn":
+        warn(
+            "CGMN relates words that depend on each other by a parser, whose pairs only Python "
+            "passes, encode_texts(texts, pairs); here each word is related to itself alone, so "
+            "scores are not the authors'"
+        )
     if "mask" in spec.arguments and tokenizer.mask is not None:
         spec = spec.replace(mask=tokenizer.mask)
     spec = portable_config(spec)  # a folder names no other, as that of BERT

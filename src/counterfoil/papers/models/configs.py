@@ -16,6 +16,7 @@ from counterfoil.models.layers.pretrained import BertTextTower, TimmGridTower
 from counterfoil.models.layers.towers import GRU, Init, MLPRegions, PatchTower, Regions
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.papers.models.bfan import BFAN
+from counterfoil.papers.models.cgmn import CGMN
 from counterfoil.papers.models.chan import CHAN
 from counterfoil.papers.models.dive import DivE, PooledParts, WordsAndStates
 from counterfoil.papers.models.esa import ESA
@@ -178,6 +179,10 @@ def model_config(
             graph = lazy(BatchGraph, width=profile.width, mask_weight=weight)
             image = _regions(system, profile, init="xavier")
             return config(HREM, image=image, text=_words(system, profile), graph=graph)
+        case "cgmn":  # twice as wide as the others on the large sets, as VSRN
+            width = profile.width * (2 if dataset in LARGE else 1)
+            text = _gru(width, word_width=profile.word_width, dropout=profile.dropout)
+            return config(CGMN, image=_image(profile.processor.images, width), text=text)
         case "lightningdot":
             return _lightningdot(system, large=dataset in LARGE)
     return _dive(profile)

@@ -14,6 +14,7 @@ from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
 from counterfoil.models.vsepp import vsepp_from_checkpoint
 from counterfoil.papers.models.bfan import bfan_from_checkpoint
+from counterfoil.papers.models.cgmn import cgmn_from_checkpoint
 from counterfoil.papers.models.chan import chan_from_checkpoint
 from counterfoil.papers.models.dive import dive_from_checkpoint
 from counterfoil.papers.models.esa import esa_from_checkpoint
@@ -55,6 +56,7 @@ SYSTEMS: Mapping[str, Callable[[Checkpoint], ConvertedModel]] = {
     "scan": scan_from_checkpoint,
     "bfan": bfan_from_checkpoint,
     "vsrn": vsrn_from_checkpoint,
+    "cgmn": cgmn_from_checkpoint,
     **WITH_BERT,
     "naaf": naaf_from_checkpoint,
     "sgraf": sgraf_from_checkpoint,
