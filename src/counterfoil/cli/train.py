@@ -116,7 +116,7 @@ BatchSize = Annotated[
     str | None,
     typer.Option(
         help="Captions in a batch of every training; default that of the "
-        "recipe, 64 or 128 (`--plan` shows it). `all` makes the training split one batch and "
+        "recipe, 64, 128 or 512 (`--plan` shows it). `all` makes the training split one batch and "
         "an epoch one step, for contrastive and triplet with --tune frozen. `--set *.chunk=N` "
         "encodes N items at a time, in less memory (GradCache)."
     ),

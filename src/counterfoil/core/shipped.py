@@ -209,6 +209,7 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
         "data": "counterfoil.cli.data:app",
         "audit": "counterfoil.cli.audit:app",
         "evaluate": "counterfoil.cli.evaluate:app",
+        "advice": "counterfoil.cli.advice:app",
         "train": "counterfoil.cli.train:app",
         "mine": "counterfoil.cli.mine:app",
         "judge": "counterfoil.cli.mine:app",

@@ -70,7 +70,7 @@ from counterfoil.recipes.base import (
     reported,
 )
 from counterfoil.recipes.catalogue import own_data_recipe
-from counterfoil.training.config import TUNED_STEPS, ParameterGroup
+from counterfoil.training.config import TUNED_STEPS, ParameterGroup, adapter_config
 from counterfoil.training.mined import Mined, MinedNeighbours
 
 DISTILL = 1.0  # weight of distillation beside the loss
@@ -90,8 +90,7 @@ WAYS = {  # ways to fine-tune: the trained part, and the training
         f"adapters of rank {RANK}",
         adamw_plan(epochs=5, batch=64, rate=2e-4, least=TUNED_STEPS),
     ),
-    # adapters overfit in many passes, so that they make no more steps on few captions
-    "frozen": ("adapters behind frozen towers", adamw_plan(epochs=10, batch=128, rate=2e-4)),
+    "frozen": ("adapters behind frozen towers", adapter_config(0)),  # of few captions
 }
 
 
@@ -163,12 +162,14 @@ class FineTunedModel:
         written: folder of captions that ``counterfoil papers write`` made of the training split,
             ranked below the true ones; None for none.
         long_captions: stretch its text positions, see `counterfoil.models.layers.positions`.
+        captions: of the training split, on which the batch of adapters depends; 0 for few.
     """
 
     name: str
     way: str = "full"
     written: str | None = None
     long_captions: bool = False
+    captions: int = 0
 
     def __post_init__(self) -> None:
         parse_choice(WAYS, self.way, "a way to train a pretrained model")
@@ -199,7 +200,10 @@ class FineTunedModel:
 
     def setup(self, terms: Terms, seed: int = 0) -> TrainingSetup:
         """The model with its loss terms and training settings."""
-        plan = replace(WAYS[self.way][1], seed=seed)
+        plan = WAYS[self.way][1]
+        if self.way == "frozen" and not self.pair.heads:
+            plan = adapter_config(self.captions)
+        plan = replace(plan, seed=seed)
         if self.pair.heads:
             # the heads begin at random and learn fast, the pretrained towers slowly
             towers = tuple(
@@ -268,7 +272,7 @@ def train_recipe(
     Raises:
         ValueError: no such model or loss, or options that do not go together.
     """
-    advice = advise_mining(*_train_size(dataset))
+    advice = advise_mining(*train_size(dataset))
     lengths = advice.texts, advice.images
     fine_tuning = way != "full" or distill is not None
     fine_tuning |= any((written, other, remedies, long_captions))
@@ -292,6 +296,7 @@ def train_recipe(
             way=way,
             written=str(written) if written else None,
             long_captions=long_captions,
+            captions=train_size(dataset)[0],
         )
         pictures = dataset.pictures is not None
         recipe = fine_tune_recipe(
@@ -363,13 +368,13 @@ def mining_reasons(recipe: Recipe, dataset: ImageTextDataset) -> tuple[str, ...]
     trained = [s for s in recipe.stages if isinstance(s, Train) and s.source(Mined)]
     if not trained:
         return ()
-    captions, images = _train_size(dataset)
+    captions, images = train_size(dataset)
     advice = advise_mining(captions, images, batch=trained[0].plan.batch or captions)
     mined = any(isinstance(s, Mine) and s.texts == advice.texts for s in recipe.stages)
     return advice.reasons if mined else advice.reasons[1:]
 
 
-def _train_size(dataset: ImageTextDataset) -> tuple[int, int]:
+def train_size(dataset: ImageTextDataset) -> tuple[int, int]:
     """Captions and images of the training split."""
     images = torch.tensor([split == "train" for split in dataset.splits])
     own = dataset.text_to_image

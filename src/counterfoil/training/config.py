@@ -378,6 +378,7 @@ def _match_names(pattern: str, names: list[str], key: str) -> list[str]:
 # least steps on few captions: of models that learn from nothing, which is measured, and of
 # pretrained towers, which then get past the warm-up
 FRESH_STEPS, TUNED_STEPS = 300, 100
+WIDE = 512  # captions in a batch for adapters, where there are as many
 Tracker = Literal["tensorboard", "wandb"]
 _NOT_NEGATIVE = (
     "batch",
@@ -536,3 +537,20 @@ class TrainConfig:
     def numbers(self) -> dict[str, Any]:
         """The settings that change the result, JSON-ready: time limits and logging are left out."""
         return {n: v for n, v in asdict(self).items() if n not in _NO_INFLUENCE}
+
+
+def adapter_config(captions: int) -> TrainConfig:
+    """The settings for adapters behind frozen towers, on a training split of so many captions.
+
+    InfoNCE has more wrong captions in a larger batch, and adapters overfit in many steps. Fewer
+    captions than the batch would all be one batch, which is worse than smaller ones.
+    """
+    # four times the batch makes a quarter of the steps, at a rate that grows with its root
+    batch, rate, warmup = (WIDE, 4e-4, 0.1) if captions >= WIDE else (128, 2e-4, 50)
+    plan = TrainConfig(
+        epochs=10,
+        batch=batch,
+        optimiser=OptimizerConfig(rule="adamw", rate=rate, decay=0.01),
+        schedule=CosineLR(warmup=warmup),
+    )
+    return plan.everyday()

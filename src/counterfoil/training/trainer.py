@@ -63,6 +63,7 @@ from counterfoil.training.config import (
     OptimizerConfig,
     TrainConfig,
     WeightAverage,
+    adapter_config,
 )
 from counterfoil.training.logging import MetricsLog, check_trackers, read_metrics
 from counterfoil.training.mined import Mined
@@ -593,9 +594,10 @@ class Trainer:
         seed: of the order, the draws and the dropout.
         resume: continue from the last checkpoint in `output`, if there is one.
         config: all further settings; what is None above comes from here. None for settings that
-            fit the model: AdamW with 1e-5 for pretrained towers, 2e-4 for LoRA and for adapters
-            behind frozen towers, and Adam with 2e-4 for other models; on few captions all but
-            adapters make more epochs, for a least number of steps, and stop early, see
+            fit the model and the data: AdamW with 1e-5 for pretrained towers, 2e-4 for LoRA, for
+            adapters behind frozen towers 4e-4 in batches of 512 (2e-4 and 128 of fewer than 512
+            captions), and Adam with 2e-4 for other models; on few captions all but adapters make
+            more epochs, for a least number of steps, and stop early, see
             `TrainConfig.least_steps`. Neither is done where `epochs` is given.
         callbacks: hooks of the training loop.
 
@@ -657,7 +659,7 @@ class Trainer:
         check_sources(self.objective, model.model, self.sources)
         for source in with_asked(self.sources):
             source.check(model.model, train)
-        config = config or _default_config(model.model)
+        config = config or _default_config(model.model, len(train.texts))
         config = config if epochs is None else config.of_epochs(epochs)
         rate = config.optimiser.rate if lr is None else lr
         self.config = replace(
@@ -883,16 +885,16 @@ def _warn_of_splits(train: ImageTextDataset, dev: ImageTextDataset | None) -> No
         )
 
 
-def _default_config(model: RetrievalModel) -> TrainConfig:
+def _default_config(model: RetrievalModel, captions: int) -> TrainConfig:
     """Settings for fine-tuning pretrained towers, as in the CLIP recipes, or for other models."""
-    rate, batch, epochs, least = 1e-5, 64, 5, TUNED_STEPS
+    rate = 1e-5
     if isinstance(model, FrozenWithAdapters):
-        rate, batch, epochs, least = 2e-4, 128, 10, 0
-    elif isinstance(model, SupportsLoRA) and model.lora:
+        return adapter_config(captions)
+    if isinstance(model, SupportsLoRA) and model.lora:
         rate = 2e-4
     elif not any(isinstance(part, PretrainedPart) for part in model.modules()):
         return TrainConfig().everyday(FRESH_STEPS)
     optimiser = OptimizerConfig(rule="adamw", rate=rate, decay=0.01)
     schedule = CosineLR(warmup=0.1)
-    plan = TrainConfig(epochs=epochs, batch=batch, optimiser=optimiser, schedule=schedule)
-    return plan.everyday(least)
+    plan = TrainConfig(epochs=5, batch=64, optimiser=optimiser, schedule=schedule)
+    return plan.everyday(TUNED_STEPS)

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import small_data
+from benchmarks import adapter_batch, small_data
 from benchmarks.experiments.catalogue import find
 from benchmarks.experiments.ledger import read
 from benchmarks.experiments.summary import as_markdown, write_pages
+from counterfoil.training.config import adapter_config
 
 DOCS = Path(__file__).parents[3] / "docs"
 FEW = DOCS / "evidence" / "small-data.jsonl"
-OTHERS = {FEW, DOCS / "evidence" / "truths.jsonl"}  # which have tests of their own
+ADAPTERS = DOCS / "evidence" / "adapter-batch.jsonl"
+OTHERS = {FEW, ADAPTERS, DOCS / "evidence" / "truths.jsonl"}  # which have tests of their own
 LEDGERS = sorted(set((DOCS / "evidence").glob("*.jsonl")) - OTHERS)
 
 
@@ -54,6 +56,24 @@ def test_the_page_shows_the_table_of_few_photos(tmp_path) -> None:
     copy.write_text(f"before\n{small_data.BEGIN}\nstale\n{small_data.END}\nafter\n")
     small_data.write_page(copy, rows)
     assert copy.read_text().endswith(f"{small_data.as_markdown(rows)}\n{small_data.END}\nafter\n")
+
+
+def test_the_page_shows_the_table_of_the_batch_of_adapters(tmp_path) -> None:
+    """Five fresh seeds at every size, with the settings that the default has."""
+    rows = adapter_batch.read(ADAPTERS)
+    table = adapter_batch.as_markdown(rows)
+    begin, end = adapter_batch.BEGIN, adapter_batch.END
+    assert f"{begin}\n{table}\n{end}" in (DOCS / "results" / "defaults.md").read_text()
+    copy = tmp_path / "page.md"
+    copy.write_text(f"before\n{begin}\nstale\n{end}\nafter\n")
+    adapter_batch.write_page(copy, rows)
+    assert copy.read_text() == f"before\n{begin}\n{table}\n{end}\nafter\n"
+    found = {(row["size"], row["seed"], row["method"]): row["settings"] for row in rows}
+    assert len(rows) == len(found) == len(adapter_batch.PHOTOS) * len(adapter_batch.SEEDS) * 2
+    for (size, _, method), settings in found.items():
+        plan = adapter_config(5 * size if method == "default" else 0)
+        assert settings["batch"] == plan.batch == (512 if method == "default" else 128)
+        assert settings["rate"] == plan.optimiser.rate
 
 
 def test_few_photos_are_compared_on_seeds_that_have_all_cells() -> None:
