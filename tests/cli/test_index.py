@@ -268,3 +268,17 @@ def test_filters_by_columns(models, tmp_path, printed, capsys, monkeypatch):
     with_model = ("search", models / "pixels", "a dog", "--data", "photos", "--where", "year>1")
     assert recipes_cases.run(*with_model) == 2
     assert "--where is read only with an index" in capsys.readouterr().err
+
+
+def test_the_dev_split_of_its_own_data_is_new_to_a_model(models, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    data = "scenes:images=200,dev=60,test=10"
+    clip = ("contrastive", "--model", models / "clip", "--tune", "frozen", "--epochs", 1)
+    assert recipes_cases.run("train", *clip, "--data", data, "--output", "run") == 0
+    assert recipes_cases.run("index", "run", data, "--output", "index") == 0
+    capsys.readouterr()
+    assert recipes_cases.run("index", "--output", "index", "--calibrate", data) == 0
+    shown = capsys.readouterr()
+    assert "captions are judged by 60 photos with 300 captions of scenes (dev)" in shown.out
+    assert "trained on some of these photos" not in shown.out
+    assert "too sure" not in shown.err

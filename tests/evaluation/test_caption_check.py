@@ -142,17 +142,17 @@ def test_too_few_photos_are_counted_before_anything_is_computed(monkeypatch):
 def test_photos_that_the_model_was_not_trained_on_are_taken():
     model = load_model("vectors")
     names = ["train"] * 200 + ["dev"] * 60 + ["test"] * 60
-    assert set(held_out(model, photos(320, splits=names)).splits) == {"dev"}
+    assert set(held_out(model, photos(320, splits=names)).photos.splits) == {"dev"}
     names = ["train"] * 260 + ["dev"] * 30 + ["test"] * 30
     data = photos(320, splits=names)
-    assert set(held_out(model, data).splits) == {"dev", "test"}
+    assert set(held_out(model, data).photos.splits) == {"dev", "test"}
     small = photos(80, splits=["train"] * 60 + ["dev"] * 10 + ["test"] * 10)
-    assert len(held_out(model, small)) == 80
+    assert len(held_out(model, small).photos) == 80
     known = {"data_fingerprint": small.split("train").fingerprint}
     card = SavedModelCard(model=None, provenance=known)
     with pytest.raises(ValueError, match=r"without what .* was trained on has 20 photos.* 30 are"):
         held_out(replace(model, card=card), small)
-    assert len(held_out(replace(model, card=card), data)) == 60
+    assert len(held_out(replace(model, card=card), data).photos) == 60
 
 
 def test_splits_that_names_draw_hold_back_no_photo_from_a_model_trained_elsewhere(capsys):
@@ -160,15 +160,15 @@ def test_splits_that_names_draw_hold_back_no_photo_from_a_model_trained_elsewher
     model = load_model("vectors")
     names = splits_of(photos(400).image_ids)
     data = photos(400, splits=names)
-    assert len(held_out(model, data)) == 400
+    assert len(held_out(model, data).photos) == 400
     assert capsys.readouterr().err == ""
     card = SavedModelCard(model=None, provenance={"data_fingerprint": "of a smaller folder"})
-    some = held_out(replace(model, card=card), data)
+    some = held_out(replace(model, card=card), data).photos
     assert set(some.splits) <= {"dev", "test"}
     said = " ".join(capsys.readouterr().err.split())
     assert f"calibrated on {len(some)} of 400 photos" in said
     assert "if it was not, give each a split in the data, test" in said
-    assert len(held_out(replace(model, card=card), photos(60))) == 60
+    assert len(held_out(replace(model, card=card), photos(60)).photos) == 60
     said = " ".join(capsys.readouterr().err.split())
     assert "photos that are in both make its answers too sure" in said
 
@@ -189,6 +189,20 @@ def test_a_calibration_remembers_that_its_photos_may_have_been_trained_on(tmp_pa
         check.write(place)
         assert CaptionCheck.read(place) == check
     assert not fit_caption_check(model, data).perhaps_seen
+
+
+def test_photos_that_were_taken_are_taken_as_they_are(capsys):
+    """Its own dev split, held out before, is not taken for other data that it may have seen."""
+    data = photos(120, splits=["train"] * 60 + ["dev"] * 60)
+    card = SavedModelCard(model=None, provenance={"data_fingerprint": data.fingerprint})
+    model = replace(load_model("vectors"), card=card)
+    taken = held_out(model, data)
+    assert fit_caption_check(model, taken) == fit_caption_check(model, data)
+    assert not taken.perhaps_seen
+    assert capsys.readouterr().err == ""
+    other = photos(130, splits=["train"] * 70 + ["dev"] * 60)
+    assert held_out(model, other).perhaps_seen  # its dev may hold what the model was trained on
+    assert "make its answers too sure" in " ".join(capsys.readouterr().err.split())
 
 
 class Joint(RetrievalModel):

@@ -242,8 +242,9 @@ def _calibrate(folder: Path, source: DataSource, words: bool) -> None:
 
     with open_index(folder) as opened:
         dataset = source.open()
-        part = held_out(opened.model, dataset)
-        check = opened.calibrate_captions(part)
+        taken = held_out(opened.model, dataset)
+        part = taken.photos
+        check = opened.calibrate_captions(taken)
         output(f"captions are {check.basis}")
         if opened.proposals is None:
             try:

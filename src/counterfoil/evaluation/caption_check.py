@@ -204,14 +204,29 @@ def sentence(verdict: Verdict, mistakes: float | None = None) -> str:
     return f"The caption {hedged(verdict, mistakes)} the picture."
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Photos to calibrate a model on, see `held_out`.
+
+    Attributes:
+        photos: with their captions.
+        perhaps_seen: the model was trained on data that may hold these photos.
+    """
+
+    photos: ImageTextDataset
+    perhaps_seen: bool
+
+
 def fit_caption_check(
-    model: Model, dataset: ImageTextDataset, *, wrong: int = WRONG, seed: int = 0
+    model: Model, dataset: ImageTextDataset | HeldOut, *, wrong: int = WRONG, seed: int = 0
 ) -> CaptionCheck:
     """Set the scores from which captions fit, and below which they do not.
 
     Args:
         model: any model that scores pairs.
-        dataset: photos with captions that describe them, see `held_out`.
+        dataset: photos with captions that describe them, of which `held_out` takes those that the
+            model was not trained on, or those that it has taken.
         wrong: captions of other photos that each photo is scored with.
         seed: of their draw.
 
@@ -222,9 +237,8 @@ def fit_caption_check(
     from counterfoil.model import as_model
 
     model = as_model(model)
-    part = held_out(model, dataset)
-    # a dev split of the data that it was trained on, or of photos whose names draw it, is new
-    kept_apart = len(part) < len(dataset) and (trained_on(model, dataset) or _drawn(dataset))
+    taken = dataset if isinstance(dataset, HeldOut) else held_out(model, dataset)
+    part = taken.photos
     photos = part.relation.described
     if len(photos) > MAX_PHOTOS:
         photos = photos[torch.linspace(0, len(photos) - 1, MAX_PHOTOS).round().long()]
@@ -238,11 +252,11 @@ def fit_caption_check(
     owners = part.text_to_image[false.text].numpy()
     found = thresholds(right, true.image.numpy(), other, false.image.numpy(), owners)
     name = f"{part.name} ({part.split_name.replace('+', ', ')})"
-    seen = not (_elsewhere(model) or kept_apart)
+    seen = taken.perhaps_seen
     return CaptionCheck(*found, len(part), len(part.texts), name, model.identity(), seen)
 
 
-def held_out(model: Model, dataset: ImageTextDataset) -> ImageTextDataset:
+def held_out(model: Model, dataset: ImageTextDataset) -> HeldOut:
     """The photos to calibrate on: those that a model was not trained on.
 
     All of them for a model that was trained elsewhere, if their splits were drawn by their names
@@ -253,36 +267,46 @@ def held_out(model: Model, dataset: ImageTextDataset) -> ImageTextDataset:
     Raises:
         ValueError: there are fewer than 50 photos with captions.
     """
-    names = dataset.split_names
-    drawn, elsewhere = _drawn(dataset), _elsewhere(model)
+    names, drawn = dataset.split_names, _drawn(dataset)
+    known, elsewhere = trained_on(model, dataset), _elsewhere(model)
     choices = [("dev",), ("dev", "test")] if len(names) > 1 and not (drawn and elsewhere) else []
     for chosen in choices:
-        known = [name for name in chosen if name in names]
-        if known and len((part := dataset.split(*known)).relation.described) >= MIN_PHOTOS:
+        there = [name for name in chosen if name in names]
+        if there and len((part := dataset.split(*there)).relation.described) >= MIN_PHOTOS:
             if drawn:
                 info(
                     f"calibrated on {len(part)} of {counted(len(dataset), 'photo')}, "
-                    f"{' and '.join(known)}: {model.name} may have been trained on the others; "
+                    f"{' and '.join(there)}: {model.name} may have been trained on the others; "
                     "if it was not, give each a split in the data, test"
                 )
-            return part
-    there, whose = dataset, f"{dataset.name} ({dataset.split_name})"
-    if len(names) > 1 and trained_on(model, dataset):
-        known = [name for name in ("dev", "test") if name in names]
-        there = dataset.split(*known) if known else dataset.subset(torch.arange(0))
+            # splits of the very data that it was trained on, or that the names draw, are new to it
+            apart = len(part) < len(dataset) and (known or drawn)
+            return _taken(model, dataset, part, perhaps_seen=not (elsewhere or apart))
+    if len(names) > 1 and known:  # dev and test, which are too few
+        there = [name for name in ("dev", "test") if name in names]
+        found = sum(len(dataset.split(name).relation.described) for name in there)
         whose = f"{dataset.name} without what {model.name} was trained on"
-    found = len(there.relation.described)
+    else:
+        found = len(dataset.relation.described)
+        whose = f"{dataset.name} ({dataset.split_name})"
     if found < MIN_PHOTOS:
         raise ValueError(
             f"{whose} has {counted(found, 'photo')} with captions, and a calibration needs "
             f"{MIN_PHOTOS}: {MIN_PHOTOS - found} are missing"
         )
-    if not elsewhere:
+    return _taken(model, dataset, dataset, perhaps_seen=not elsewhere)
+
+
+def _taken(
+    model: Model, dataset: ImageTextDataset, part: ImageTextDataset, *, perhaps_seen: bool
+) -> HeldOut:
+    """The photos, with a warning where the model may know them."""
+    if perhaps_seen:
         warn(
             f"{model.name} was trained on other data than {dataset.name} as it is now; photos that "
             "are in both make its answers too sure: calibrate on photos that it has not seen"
         )
-    return there
+    return HeldOut(part, perhaps_seen)
 
 
 def _drawn(dataset: ImageTextDataset) -> bool:

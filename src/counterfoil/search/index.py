@@ -82,7 +82,7 @@ from counterfoil.search.vector_index import (
 )
 
 if TYPE_CHECKING:
-    from counterfoil.evaluation.caption_check import CaptionCheck
+    from counterfoil.evaluation.caption_check import CaptionCheck, HeldOut
     from counterfoil.evaluation.exchanges import WordExchanges
     from counterfoil.model import Model
 
@@ -344,12 +344,12 @@ class SearchIndex:
 
         return CaptionCheck.read(self.folder)
 
-    def calibrate_captions(self, dataset: ImageTextDataset) -> CaptionCheck:
+    def calibrate_captions(self, dataset: ImageTextDataset | HeldOut) -> CaptionCheck:
         """Set the scores at which captions fit or do not, and write them into the index.
 
         Args:
             dataset: captions with their images; of several splits those that the model was not
-                trained on are taken.
+                trained on are taken, or those that `held_out` has taken.
 
         Raises:
             ValueError: as `fit_caption_check` does.
