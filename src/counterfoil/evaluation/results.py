@@ -11,7 +11,6 @@ from counterfoil.evaluation.bootstrap import Comparison, Interval, compare, inte
 from counterfoil.evaluation.cascade import ShortlistReport
 from counterfoil.evaluation.metrics import (
     JOINT_METRICS,
-    METRICS,
     RECALLS,
     RSUM,
     EvaluationReport,
@@ -22,6 +21,7 @@ from counterfoil.report.figures import ResultPoint, result_curves
 from counterfoil.report.page import Figure, TableBlock, TableCell, TableRow
 from counterfoil.report.tables import MISSING, terminal_text
 
+MAP_AT_R = "t2i mAP@R"
 GROUPS = (("Image to text", "i2t "), ("Text to image", "t2i "))
 
 
@@ -159,23 +159,52 @@ def result_table(runs: Sequence[RunResult]) -> TableBlock:
 def model_table(runs: Sequence[RunResult]) -> TableBlock:
     """Tabulate R@1 of both directions and RSum by model, in the fewest lines."""
     head = ("Model", "R@1, image to text", "R@1, text to image", "RSum", "difference", "p")
-    rows: list[TableRow] = []
-    for run in runs:
-        cells: list[str | TableCell] = [run.name]
-        for metric in ("i2t R@1", "t2i R@1", "RSum"):
-            place = METRICS.index(metric)
-            span = run.intervals[place]
-            under = f"{figure(metric, span.low)} to {figure(metric, span.high)}"
-            cells.append(TableCell(figure(metric, run.numbers[place]), under))
-        if run.against:
-            change = run.against[RSUM]
-            under = f"{signed(change.interval.low)} to {signed(change.interval.high)}"
-            cells += [TableCell(signed(change.difference), under), chance(change.p)]
-        else:
-            cells += ["", ""]
-        rows.append(tuple(cells))
+    rows = tuple(
+        (
+            run.name,
+            *(_with_span(run, metric) for metric in ("i2t R@1", "t2i R@1", "RSum")),
+            _change(run, "RSum"),
+            chance(run.against[RSUM].p) if run.against else "",
+        )
+        for run in runs
+    )
     note = f"Below each number: its 95 % interval. Differences of RSum are from {runs[0].name}."
-    return TableBlock("Retrieval", head, tuple(rows), note)
+    return TableBlock("Retrieval", head, rows, note)
+
+
+def truths_table(runs: Sequence[RunResult], several: Sequence[RunResult]) -> TableBlock:
+    """Tabulate RSum by own captions beside mAP@R by a truth of several right answers."""
+    head = ("Model", "RSum, own captions", "difference", "mAP@R, all true pairs", "difference")
+    rows = tuple(
+        (
+            own.name,
+            *(_with_span(own, "RSum"), _change(own, "RSum")),
+            *(_with_span(by_all, MAP_AT_R), _change(by_all, MAP_AT_R)),
+        )
+        for own, by_all in zip(runs, several, strict=True)
+    )
+    note = (
+        f"Below each number: its 95 % interval. Differences are from {runs[0].name}. mAP@R: of "
+        "pictures for a caption, by every pair that is true."
+    )
+    return TableBlock("By own captions, and by all true pairs", head, rows, note)
+
+
+def _with_span(run: RunResult, metric: str) -> TableCell:
+    """A number of a run above its interval."""
+    place = run.metrics.index(metric)
+    span = run.intervals[place]
+    under = f"{figure(metric, span.low)} to {figure(metric, span.high)}"
+    return TableCell(figure(metric, run.numbers[place]), under)
+
+
+def _change(run: RunResult, metric: str) -> str | TableCell:
+    """The difference from the first run above its interval; nothing for the first."""
+    if not run.against:
+        return ""
+    change = run.against[run.metrics.index(metric)]
+    under = f"{signed(change.interval.low)} to {signed(change.interval.high)}"
+    return TableCell(signed(change.difference), under)
 
 
 def _row(runs: Sequence[RunResult], metric: str) -> TableRow:

@@ -23,6 +23,7 @@ from counterfoil.evaluation.bootstrap import Comparison
 from counterfoil.evaluation.galleries import differ, galleries, side_by_side
 from counterfoil.evaluation.metrics import METRICS, RSUM, EvaluationReport, common_line
 from counterfoil.evaluation.results import (
+    MAP_AT_R,
     RunResult,
     cascade_figure,
     cascade_table,
@@ -33,6 +34,7 @@ from counterfoil.evaluation.results import (
     result_table,
     results,
     signed,
+    truths_table,
 )
 from counterfoil.loading import starts_untrained
 from counterfoil.pipelines.plan import console
@@ -86,12 +88,15 @@ class Compare(Stage):
             that differ in one detail; 0 for none.
         called: what the models are called, for each of `results`, in words that a newcomer knows;
             the report then opens with queries that the first and the last answer.
+        several: evaluations of the same models, in this order, by a truth of several right answers;
+            mAP@R by these stands beside RSum.
     """
 
     kind: ClassVar[str] = "compare"
     takes: ClassVar[Mapping[str, str]] = {
         "results": "evaluate",
         "others": "evaluate",
+        "several": "evaluate",
         "negatives": "mine",
         "selection": "select",
     }
@@ -101,12 +106,18 @@ class Compare(Stage):
     selection: str | None = None
     foils: int = 0
     called: tuple[str, ...] = ()
+    several: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.called and len(set(self.called)) != len(self.results):
             raise ValueError(
                 f"called has {len(set(self.called))} different names for {len(self.results)} "
                 "results; give each its own, or none"
+            )
+        if self.several and len(self.several) != len(self.results):
+            raise ValueError(
+                f"several has {len(self.several)} evaluations for {len(self.results)} results; "
+                "name one of each model, or none"
             )
 
     @property
@@ -142,13 +153,22 @@ class Compare(Stage):
     ) -> Iterator[TableBlock]:
         """What the terminal shows of the report: recalls, and what only this comparison has."""
         recalls, *others = tables
-        if self.called or len(runs) > 2:
+        if self.several:
+            yield others.pop(0)
+        elif self.called or len(runs) > 2:
             yield model_table(runs)
         else:
             rows = tuple(row for row in recalls.rows if not str(row[0]).endswith("rank"))
             yield replace(recalls, rows=rows, note="Below each number: its 95 % interval.")
         if not self.called:
             yield from (table for table in others if self.others or table.title != FORGETTING)
+
+
+def _by_several(context: RunContext, stage: Compare) -> tuple[RunResult, ...]:
+    """The models, as they are called, by a truth of several right answers."""
+    titles = _evaluations(context, stage)
+    opened = (RetrievalEvaluation.open(context.place(name)) for name in stage.several)
+    return results({title: each.report for title, each in zip(titles, opened)})
 
 
 def _evaluations(context: RunContext, stage: Compare) -> dict[str, RetrievalEvaluation]:
@@ -196,6 +216,7 @@ def comparison_page(
         "Hardness of negatives": (gap_histograms(gaps),) if gaps else (),
         "Recall against cost": (cascade_figure(cascades),) if cascades else (),
     }
+    by_all = _by_several(context, stage)
     if stage.foils:  # a report without foils imports nothing of them
         from counterfoil.pipelines.stages.foil_report import compare_on_foils
 
@@ -211,6 +232,7 @@ def comparison_page(
                 first_answers(runs, next(iter(reports.values())))
                 if stage.called
                 else headline(runs),
+                several_sentence(by_all) if by_all else "",
                 foils.sentence if foils else "",
             )
             if part
@@ -220,6 +242,7 @@ def comparison_page(
         opening=_answers(context, stage, evaluations) if stage.called else (),
         tables=(
             result_table(runs),
+            *((truths_table(runs, by_all),) if by_all else ()),
             *((foils.table,) if foils else ()),
             *((forgetting,) if forgetting else ()),
             *(cascade_table(name, cascade) for name, cascade in cascades.items()),
@@ -293,6 +316,18 @@ def first_answers(runs: Sequence[RunResult], report: EvaluationReport) -> str:
         f"(95 % interval of the difference {both_ends(spans[0])}{caveat[0]}); the right picture "
         f"first for {last.numbers[picture]:.1f} % of {setting.texts:,} captions, against "
         f"{first.numbers[picture]:.1f} % ({both_ends(spans[1])}{caveat[1]})."
+    )
+
+
+def several_sentence(runs: Sequence[RunResult]) -> str:
+    """How the last model differs from the first where every true pair is right."""
+    place = runs[-1].metrics.index(MAP_AT_R)
+    change = runs[-1].against[place]
+    caveat = ", which could be chance" if change.interval.low <= 0 <= change.interval.high else ""
+    return (
+        f"Where every picture that a caption is true of is right, mAP@R is "
+        f"{runs[-1].numbers[place]:.1f} against {runs[0].numbers[place]:.1f} "
+        f"({both_ends(change.interval)}{caveat})."
     )
 
 
