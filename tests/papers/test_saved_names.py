@@ -48,6 +48,7 @@ UNWRITTEN = {
     "WordTower",
     "PretrainedTower",
     "StatesTower",
+    "GridTower",
     "AttentionModel",
     "PairModel",
     "TrainableModule",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from counterfoil.models.layers.towers import GRU, MLPRegions, Regions, TwoTowerM
 State = dict[str, Tensor]
 THIRD = "caption_model."  # a third state dict: VSRN's captioner, or a module that scores
 PREFIXES = ("img_enc.", "txt_enc.", THIRD)
+MOST_SAID = 200  # characters of what does not fit
 OPTIONS = ("opt", "args")  # what the options are saved as
 
 
@@ -62,10 +64,10 @@ class ConvertedModel:
         model = self.model.build()
         try:
             model.load_state_dict(self.state)
-        except RuntimeError as error:
+        except RuntimeError as error:  # which names every tensor
+            reason = textwrap.shorten(str(error).splitlines()[-1], MOST_SAID, placeholder=" …")
             raise ValueError(
-                f"these weights do not fit ({str(error).splitlines()[-1].strip()}); give a whole "
-                "checkpoint of this system"
+                f"these weights do not fit ({reason}); give a whole checkpoint of this system"
             ) from error
         return model.eval()
 
@@ -251,9 +253,10 @@ def convert_towers(
     *,
     options: Mapping[str, str] = {},
     bert: str = "",
+    image: ImageTower | None = None,
     **arguments: Any,
 ) -> ConvertedModel:
-    """Convert a checkpoint of a model of two towers on ready-made features.
+    """Convert a checkpoint of a model of two towers.
 
     Args:
         model: class of the model.
@@ -262,6 +265,7 @@ def convert_towers(
         options: constructor arguments that their options set, by the name of the option; where a
             checkpoint lacks one, the default of the constructor holds.
         bert: folder or name of the text model that was trained, for its configuration.
+        image: the image tower; by default that on ready-made features that fits the tensors.
         arguments: other constructor arguments beside the towers.
     """
     known = inspect.signature(model).parameters
@@ -272,7 +276,7 @@ def convert_towers(
             refuse_options(model, checkpoint, {theirs: (False,)})
     written = config(
         model,
-        image=image_tower_config(state),
+        image=image or image_tower_config(state),
         text=text_tower_config(state, bert),
         **arguments,
         **given_options(model, checkpoint, options),

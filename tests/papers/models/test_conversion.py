@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import hub_cases
-from counterfoil.core.config import config_from_dict
+from counterfoil.core.config import Config, config, config_from_dict, lazy
 from counterfoil.models import vsepp
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.checkpoints import PREFIXES, Checkpoint, TensorNames, read_checkpoint
@@ -37,7 +37,9 @@ from counterfoil.papers.models import (
 )
 from counterfoil.papers.models.convert import SYSTEMS, convert_checkpoint
 from counterfoil.papers.models.sgraf import SGRAF
+from counterfoil.papers.models.uniter import UNITER
 from counterfoil.papers.models.user import EnhancedRegions
+from uniter_cases import authors_state
 
 FEATURES, WIDTH, WORDS, ROUNDS = 6, 8, 9, 2
 State = dict[str, Tensor]
@@ -467,3 +469,254 @@ def test_what_cannot_be_read(tmp_path):
         read_checkpoint(tmp_path / "b.pth.tar")
     with pytest.raises(ValueError, match="did you mean 'scan'"):
         convert_checkpoint(Path("a"), "scam")
+
+
+# Sizes and options that differ from every default, so that nothing is taken for granted.
+
+TEXT = lazy(GRU, words=11, word_width=5, width=12, layers=2, bidirectional=False)
+TWO_WAY = lazy(GRU, words=11, word_width=5, width=12, layers=2)
+IMAGE = lazy(Regions, features=7, width=12)
+MLP = lazy(MLPRegions, features=7, width=12, inner=5)
+NEITHER = {"normalise_images": False, "normalise_texts": False}
+OPTION_OF = {"no_imgnorm": True, "no_txtnorm": True}
+TRAINING = {"dropout", "word_drop", "drop_ends", "region_drop", "released_padding", "init"}
+# what the authors' programs have as constants, or train with
+FIXED: dict[object, set[str]] = {
+    GRU: TRAINING,
+    Regions: TRAINING,
+    MLPRegions: TRAINING | {"stacked"},
+    vsepp.VSEPP: {"image_pool", "text_pool"},
+    naaf.NAAF: {"intra_lambda"},
+    vsrn.VSRN: {"layers", "caption_weight", "bn_passes"},
+    gpo.GPO: {"temperature"},
+    esa.ESA: {"region_drop"},
+    chan.CHAN: {"heads"},
+    SGRAF: {"lambda_softmax", "dropout", "module"},
+    hrem.HREM: {"graph"},
+    EnhancedRegions: {"dropout"},
+    dive.DivE: {"heads"},
+    dive.PooledParts: {"apart"},
+    BertTextTower: {"trained", "pretrained", "dropout", "word_drop", "mask", "config"},
+    UNITER: {"dropout", "score", "spread"},
+}
+OTHERWISE: dict[str, tuple[Config[RetrievalModel], dict[str, object]]] = {
+    "vsepp": (
+        config(vsepp.VSEPP, image=IMAGE, text=TEXT, measure="order", absolute=True, **NEITHER),
+        {"measure": "order", "use_abs": True, **OPTION_OF},
+    ),
+    "scan": (
+        config(
+            scan.SCAN,
+            image=IMAGE,
+            text=TEXT,
+            direction="i2t",
+            raw_norm="softmax",
+            aggregate="Mean",
+            lambda_softmax=3.5,
+            lambda_lse=2.5,
+            **NEITHER,
+        ),
+        {
+            "cross_attn": "i2t",
+            "raw_feature_norm": "softmax",
+            "agg_func": "Mean",
+            "lambda_softmax": 3.5,
+            "lambda_lse": 2.5,
+            **OPTION_OF,
+        },
+    ),
+    "bfan": (
+        config(bfan.BFAN, image=IMAGE, text=TEXT, focus="prob", lambda_softmax=11.0, **NEITHER),
+        {"focal_type": "prob", "lambda_softmax": 11.0, **OPTION_OF},
+    ),
+    "naaf": (
+        config(naaf.NAAF, image=IMAGE, text=TEXT, lambda_softmax=11.0, alpha=1.5),
+        {"lambda_softmax": 11.0, "alpha": 1.5, "thres": 0.5, "thres_safe": 0.25},
+    ),
+    "vsrn": (
+        config(
+            vsrn.VSRN,
+            image=IMAGE,
+            text=TEXT,
+            captioner=lazy(
+                vsrn.Captioner,
+                words=11,
+                width=12,
+                hidden=5,
+                word_width=3,
+                dropout=0.35,
+                longest=9,
+            ),
+            region_norm="channel",
+            normalise_regions=False,
+            batch_norm=True,
+        ),
+        {"data_name": "f30k_precomp", "max_len": 9, "input_dropout_p": 0.35},
+    ),
+    "gpo": (
+        config(gpo.GPO, image=MLP, text=TEXT, positions=6, hidden=5, **NEITHER),
+        OPTION_OF,
+    ),
+    "esa": (
+        config(esa.ESA, image=MLP, text=TEXT, copies=3, **NEITHER),
+        {"hardnum": 3, **OPTION_OF},
+    ),
+    "chan": (
+        config(
+            chan.CHAN,
+            image=lazy(Regions, features=7, width=16),
+            text=lazy(GRU, words=11, word_width=5, width=16, layers=2, bidirectional=False),
+            block="transformer",
+            coding="VSA",
+            pooling="Max",
+            alpha=0.2,
+            beta=0.3,
+            sees="batch",
+            **NEITHER,
+        ),
+        {
+            "coding_type": "VSACoding",
+            "pooling_type": "MaxPooling",
+            "alpha": 0.2,
+            "belta": 0.3,
+            **OPTION_OF,
+        },
+    ),
+    "sgraf": (
+        config(SGRAF, image=IMAGE, text=TEXT, regions=5, similarity_width=3, steps=5),
+        {"sgr_step": 5},
+    ),
+    "xdim": (config(xdim.XDim, image=MLP, text=lazy(BertTextTower, name="", width=12)), {}),
+    "hrem": (
+        config(
+            hrem.HREM,
+            image=MLP,
+            text=lazy(BertTextTower, name="", width=12),
+            heads=3,
+            dropout=0.25,
+            residual=0.65,
+        ),
+        {"nhead": 3, "dropout": 0.25, "residual_weight": 0.65},
+    ),
+    "user": (
+        config(
+            gpo.GPO,
+            image=lazy(EnhancedRegions, tower=MLP, features=7, regions=5, sharpness=3.0),
+            text=TEXT,
+            positions=6,
+            hidden=5,
+            **NEITHER,
+        ),
+        {"attention_lamda": 3, **OPTION_OF},
+    ),
+    "dive": (
+        config(
+            dive.DivE,
+            image=lazy(
+                dive.PooledParts, tower=MLP.replace(stacked=True, dropout=0.15), pool="mean"
+            ),
+            text=lazy(dive.WordsAndStates, gru=TWO_WAY.replace(layers=1, dropout=0.2), dropout=0.2),
+            slots=3,
+            head_width=5,
+            rounds=ROUNDS,
+            inner=3,
+            dropout=0.2,
+            similarity="max",
+            alpha=8.0,
+            mmd_weight=0.02,
+            diversity_weight=0.03,
+            diversity_of="elements",
+            released_padding=True,
+        ),
+        {
+            "img_1x1_dropout": 0.15,
+            "img_res_pool": "avg",
+            "txt_pooling": "rnn",
+            "dropout": 0.2,
+            "loss": "max",
+            "eval_similarity": "max",
+            "temperature": 8,
+            "mmd_weight": 0.02,
+            "unif_weight": 0.03,
+            "unif_residual": False,
+        },
+    ),
+    "uniter": (
+        config(
+            UNITER,
+            layers=2,
+            width=24,
+            heads=3,
+            inner=20,
+            vocabulary=40,
+            positions=9,
+            features=7,
+            classes=5,
+            mask=6,
+            outputs=("rank", "match", "fill", "doubt", "correct", "regress", "classify"),
+        ),
+        {"heads": 3, "mask": 6},
+    ),
+}
+
+
+def whole(spec: Config[object]) -> dict[str, object]:
+    """The arguments of a call with the defaults of those that are not given."""
+    known = inspect.signature(spec.make).parameters
+    return {
+        name: whole(value) if isinstance(value, Config) else value
+        for name, parameter in known.items()
+        for value in [spec.arguments.get(name, parameter.default)]
+        if name != "name"  # that of BERT's folder
+    }
+
+
+def like_defaults(spec: Config[object]) -> set[str]:
+    """Arguments of a call that are the defaults, but for those that are fixed."""
+    known = inspect.signature(spec.make).parameters
+    inside = {
+        f"{name}.{argument}"
+        for name, value in spec.arguments.items()
+        if isinstance(value, Config)
+        for argument in like_defaults(value)
+    }
+    return inside | {
+        name
+        for name, parameter in known.items()
+        if spec.arguments.get(name, parameter.default) == parameter.default
+        and name not in FIXED.get(spec.make, set())
+    }
+
+
+@pytest.mark.parametrize("system", OTHERWISE)
+def test_sizes_and_options_are_read_whatever_they_are(system, folder):
+    spec, options = OTHERWISE[system]
+    allowed = {"sgraf": set(), "vsrn": set(), "dive": {"text.gru.layers", "text.gru.bidirectional"}}
+    assert like_defaults(spec) <= allowed.get(system, set())
+    bert = "BertTextTower" in repr(spec)
+    if bert:
+        text = spec.arguments["text"].replace(name=folder, pretrained=False)
+        spec = spec.replace(text=text)
+    made = spec.build()
+    for tensor in made.state_dict().values():
+        tensor.copy_(torch.rand(tensor.shape))
+    given = authors_state(made.state_dict()) if system == "uniter" else authors(system, made)
+    found = SYSTEMS[system](Checkpoint(given, options), **({"bert": folder} if bert else {}))
+    theirs, ours = whole(found.model), whole(spec)
+    assert {**theirs, "outputs": set(theirs.get("outputs", ()))} == {
+        **ours,
+        "outputs": set(ours.get("outputs", ())),
+    }
+    for name, value in found.build().state_dict().items():
+        if name not in ("thresholds", "mined"):
+            assert torch.equal(value, made.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 12])
+def test_any_number_of_steps_of_reasoning(steps, folder):
+    made = SGRAF(image=regions(), text=gru(), regions=5, similarity_width=3, steps=steps)
+    state = authors("sgraf-sgr", made)
+    assert SYSTEMS["sgraf"](Checkpoint(state)).model.arguments["steps"] == steps
+    lost = {n: v for n, v in state.items() if f"SGR_module.{steps - 1}.graph_key" not in n}
+    with pytest.raises(ValueError, match=r"do not fit|has no 'reasoning"):
+        SYSTEMS["sgraf"](Checkpoint(lost)).build()

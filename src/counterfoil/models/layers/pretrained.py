@@ -710,8 +710,7 @@ def timm_format(name: str) -> PictureFormat:
 # Pixels through a convolutional network of timm, as one vector for each cell of its last map.
 
 
-@final
-class TimmGridTower(PretrainedTower, ImageTower):
+class GridTower(PretrainedTower, ImageTower):
     """Grid features of a convolutional network that is fine-tuned (GPO, section 4.1), projected.
 
     The network stays in evaluation mode, so its batch norms keep their statistics. To freeze it at
@@ -720,11 +719,63 @@ class TimmGridTower(PretrainedTower, ImageTower):
 
     In training each picture is cropped and mirrored at random, on the device.
 
-    Departs from the authors' code in: pictures are cropped after they have been resized, which
-    the processor does by cubic instead of linear interpolation.
+    Departs from the authors' code in: pictures are cropped after they have been resized.
     """
 
     fixed_norms = True
+
+    def __init__(
+        self,
+        body: nn.Module,
+        features: int,
+        *,
+        width: int,
+        trained: bool,
+        smallest: float,
+        mirror: float,
+        cell_drop: float,
+    ) -> None:
+        super().__init__()
+        check_positive(width=width)
+        if not (0 < smallest <= 1 and 0 <= mirror <= 1):
+            raise ValueError(
+                f"smallest={smallest}, mirror={mirror}: give shares up to 1, of which the first is "
+                "above 0"
+            )
+        self.cell_drop = check_share(cell_drop, "cell_drop")
+        self.width, self.trained, self.smallest, self.mirror = width, trained, smallest, mirror
+        self.body = body.requires_grad_(trained)
+        self.fc = projection(features, width)
+        self.train()
+
+    @abstractmethod
+    def feature_map(self, pixels: Tensor) -> Tensor:
+        """Return the last feature map (N, F, H, W) of pixels."""
+
+    def forward(self, items: ModalityBatch) -> Embeddings:
+        """Project every cell of the grid, row by row."""
+        if items.values.dim() != 4 or items.values.shape[1] != 3:
+            raise ValueError(
+                f"pictures of shape {tuple(items.values.shape)} do not fit a model that reads "
+                "(images, 3, height, width)"
+            )
+        pixels = items.values.to(self.fc.weight.dtype)
+        if self.training:
+            pixels = random_crop(pixels, smallest=self.smallest, mirror=self.mirror)
+        with torch.set_grad_enabled(self.trained and torch.is_grad_enabled()):
+            features = self.feature_map(pixels.contiguous(memory_format=torch.channels_last))
+        tokens = self.fc(features.flatten(2).transpose(1, 2))
+        bag = Embeddings(tokens, full_mask(tokens))
+        return drop_cells(bag, self.cell_drop) if self.training else bag
+
+
+@final
+class TimmGridTower(GridTower):
+    """Grid features of a network of timm, see `GridTower`.
+
+    Departs from the authors' code in: the processor resizes pictures by cubic instead of linear
+    interpolation.
+    """
 
     def __init__(
         self,
@@ -752,37 +803,18 @@ class TimmGridTower(PretrainedTower, ImageTower):
             ValueError: timm is not installed or does not know the network, or a share is not
                 possible.
         """
-        super().__init__()
-        check_positive(width=width)
-        if not (0 < smallest <= 1 and 0 <= mirror <= 1):
-            raise ValueError(
-                f"smallest={smallest}, mirror={mirror}: give shares up to 1, of which the first is "
-                "above 0"
-            )
-        self.cell_drop = check_share(cell_drop, "cell_drop")
-        self.width, self.trained, self.smallest, self.mirror = width, trained, smallest, mirror
-        self.body = timm_network(name, pretrained=pretrained).requires_grad_(trained)
-        self.fc = projection(int(self.body.num_features), width)  # type: ignore[arg-type]
-        self.train()
+        body = timm_network(name, pretrained=pretrained)
+        super().__init__(
+            body,
+            int(body.num_features),  # type: ignore[arg-type]
+            width=width,
+            trained=trained,
+            smallest=smallest,
+            mirror=mirror,
+            cell_drop=cell_drop,
+        )
 
-    def forward(self, items: ModalityBatch) -> Embeddings:
-        """Project every cell of the grid, row by row."""
-        if items.values.dim() != 4 or items.values.shape[1] != 3:
-            raise ValueError(
-                f"pictures of shape {tuple(items.values.shape)} do not fit a model that reads "
-                "(images, 3, height, width)"
-            )
-        pixels = items.values.to(self.fc.weight.dtype)
-        if self.training:
-            pixels = random_crop(pixels, smallest=self.smallest, mirror=self.mirror)
-        with torch.set_grad_enabled(self.trained and torch.is_grad_enabled()):
-            features = self._map(pixels.contiguous(memory_format=torch.channels_last))
-        tokens = self.fc(features.flatten(2).transpose(1, 2))
-        bag = Embeddings(tokens, full_mask(tokens))
-        return drop_cells(bag, self.cell_drop) if self.training else bag
-
-    def _map(self, pixels: Tensor) -> Tensor:
-        """Return the last feature map (N, F, H, W)."""
+    def feature_map(self, pixels: Tensor) -> Tensor:
         grid: Tensor = self.body.forward_features(pixels)  # type: ignore[operator]
         features = self.fc.in_features
         if grid.dim() == 4 and grid.shape[1] != features:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode="markdown")
 
-IMAGE_LAYER = re.compile(r"image\.(tower\.)*(embed\.regions\.)?fc\.weight")
 EMBEDDINGS = re.compile(r"text\.(.*\.)?(embed|word_embeddings)\.weight")
 POSITIONS = re.compile(r"text\.(.*\.)?position_embeddings\.weight")
 FEWEST = 64  # positions of a text model that does not say how many it has
@@ -48,11 +47,13 @@ def convert(
 
     from counterfoil.card import portable_config
     from counterfoil.core.io import ensure_absent, ensure_writable_folder
-    from counterfoil.data.processor import FeatureProcessor, Processor
+    from counterfoil.data.processor import Processor
     from counterfoil.data.tokenizers import LONGEST, WordPieceTokenizer, read_vocabulary
     from counterfoil.papers.models.convert import (
         WITH_BERT,
+        WITHOUT_TEXT_MODEL,
         convert_checkpoint,
+        image_processor,
         with_augmentation,
     )
     from counterfoil.saved import save_model
@@ -70,7 +71,7 @@ def convert(
     _check_vocabulary(converted, tokenizer, vocabulary, masks=model in WITH_BERT)
     converted.build()  # refuses weights that do not fit
     converted = with_augmentation(converted, model, tokenizer)
-    if not converted.options and model not in ("uniter", "lightningdot", "vsepp"):
+    if not converted.options and model not in ("vsepp", *WITHOUT_TEXT_MODEL):
         info(f"{checkpoint.name} has no options beside its tensors; the published ones are taken")
     spec = converted.model
     if model == "cgmn":
@@ -82,12 +83,11 @@ def convert(
     if "mask" in spec.arguments and tokenizer.mask is not None:
         spec = spec.replace(mask=tokenizer.mask)
     spec = portable_config(spec)  # a folder names no other, as that of BERT
-    layer = next(weight for name, weight in converted.state.items() if IMAGE_LAYER.fullmatch(name))
     save_model(
         folder,
         spec=spec,
         model=replace(converted, model=spec).build(),
-        processor=Processor(FeatureProcessor(layer.shape[1]), tokenizer),
+        processor=Processor(image_processor(converted), tokenizer),
         provenance={"converted_from": checkpoint.name, "system": model},
     )
     output(f"{spec!r}: {folder}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, final
 
 from counterfoil.core.config import Config, parse_choice
+from counterfoil.data.processor import FeatureProcessor, ImageProcessor
 from counterfoil.data.tokenizers import Tokenizer, WordPieceTokenizer
 from counterfoil.models.checkpoints import Checkpoint, ConvertedModel, read_checkpoint
 from counterfoil.models.layers.pretrained import BertTextTower
@@ -19,6 +21,7 @@ from counterfoil.papers.models.chan import chan_from_checkpoint
 from counterfoil.papers.models.dive import dive_from_checkpoint
 from counterfoil.papers.models.esa import esa_from_checkpoint
 from counterfoil.papers.models.gpo import gpo_from_checkpoint
+from counterfoil.papers.models.grid import ResnetGridTower, picture_processor
 from counterfoil.papers.models.hrem import hrem_from_checkpoint
 from counterfoil.papers.models.lightningdot import lightningdot_from_checkpoint
 from counterfoil.papers.models.naaf import naaf_from_checkpoint
@@ -89,6 +92,18 @@ def convert_checkpoint(path: Path, system: str, *, bert: str | None = None) -> C
     return replace(converted, options=checkpoint.options)
 
 
+IMAGE_LAYER = re.compile(r"image\.(tower\.)*(embed\.regions\.)?fc\.weight")
+
+
+def image_processor(converted: ConvertedModel) -> ImageProcessor:
+    """Return what prepares images for a converted model: ready-made features, or pictures."""
+    image = converted.model.arguments.get("image")
+    if isinstance(image, Config) and image.make is ResnetGridTower:
+        return picture_processor(converted.options)
+    found = (weight for name, weight in converted.state.items() if IMAGE_LAYER.fullmatch(name))
+    return FeatureProcessor(next(found).shape[1])
+
+
 # What the authors' programs do to a batch before the model sees it is part of our towers.
 
 
@@ -152,6 +167,7 @@ def with_augmentation(
     found = find_augmentation(system, converted.options)
     regions = {"region_drop": found.regions} if found.regions else {}
     spec = _changed(converted.model, (Regions, MLPRegions), regions)
+    spec = _changed(spec, (ResnetGridTower,), {"smallest": 0.6, "mirror": 0.5, "cell_drop": DROP})
     spec = _changed(spec, (GRU, BertTextTower), _word_changes(converted, tokenizer, found))
     return replace(converted, model=spec)
 

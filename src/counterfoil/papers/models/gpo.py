@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import final
 
 import torch
@@ -14,9 +15,11 @@ from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.base import SingleVectorModel
 from counterfoil.models.checkpoints import (
     BERT,
+    POSITIONS,
     REGIONS,
     TEXTS,
     UNUSED,
+    WRAPPER,
     Checkpoint,
     ConvertedModel,
     TensorNames,
@@ -30,6 +33,15 @@ from counterfoil.models.layers.pooling import (
     single_vector,
 )
 from counterfoil.models.layers.towers import TwoTowerModel, run_recurrent
+from counterfoil.papers.models.grid import (
+    BACKBONE,
+    BODY,
+    BODY_NEEDED,
+    FIRST,
+    WHOLE,
+    reads_detector,
+    resnet_config,
+)
 
 # The pooling operator.
 
@@ -181,6 +193,10 @@ class GPO(TwoTowerModel, SingleVectorModel):
 # The authors' checkpoints: their tensor names and ours.
 
 
+_POOLS = {
+    "txt_enc.gpool.gru.": "text_pool.rnn.",
+    "txt_enc.gpool.linear.": "text_pool.score.",
+}
 NAMES = TensorNames(
     system="a GPO",
     prefixes={
@@ -188,17 +204,40 @@ NAMES = TensorNames(
         "img_enc.gpool.gru.": "image_pool.rnn.",
         "img_enc.gpool.linear.": "image_pool.score.",
         **TEXTS,
-        "txt_enc.gpool.gru.": "text_pool.rnn.",
-        "txt_enc.gpool.linear.": "text_pool.score.",
+        **_POOLS,
     },
     unused=UNUSED,
     needed=("image.fc.weight", "image_pool.score.weight", "text_pool.score.weight"),
     either=("text.fc.weight", "text.embed.weight"),
 )
+PIXEL_NAMES = replace(
+    NAMES,
+    prefixes={
+        **BODY,
+        "img_enc.image_encoder.fc.": "image.fc.",
+        "img_enc.image_encoder.gpool.gru.": "image_pool.rnn.",
+        "img_enc.image_encoder.gpool.linear.": "image_pool.score.",
+        **TEXTS,
+        **_POOLS,
+    },
+    unused=(WHOLE, POSITIONS),
+    needed=(*NAMES.needed, *BODY_NEEDED),
+)
 
 
 def gpo_from_checkpoint(checkpoint: Checkpoint, *, bert: str = BERT) -> ConvertedModel:
-    """Convert a checkpoint of GPO on regions or grid cells, with BiGRU or BERT."""
-    state = NAMES.renamed(checkpoint.state)
+    """Convert a checkpoint of GPO on regions, grid cells or pixels, with BiGRU or BERT."""
+    pixels = any(WRAPPER.sub("", name).startswith(BACKBONE) for name in checkpoint.state)
+    state = (PIXEL_NAMES if pixels else NAMES).renamed(checkpoint.state)
+    if pixels and reads_detector(checkpoint.options):  # it reads blue first, and pictures here red
+        state[FIRST] = state[FIRST].flip(1)
     gates, positions = state["image_pool.rnn.weight_ih_l0"].shape  # a GRU stacks three gates
-    return convert_towers(GPO, checkpoint, state, bert=bert, positions=positions, hidden=gates // 3)
+    return convert_towers(
+        GPO,
+        checkpoint,
+        state,
+        bert=bert,
+        image=resnet_config(state) if pixels else None,
+        positions=positions,
+        hidden=gates // 3,
+    )
