@@ -721,7 +721,7 @@ region_table trainval.tsv :: features trainval.tsv feat --grid 2 => is read only
 authors 11 :: $CONVERT => vocab.json has 9 words | trained with 11
 authors :: mkdir out :: $CONVERT => out exists and is left alone
 authors :: pickled best.pth.tar :: $CONVERT => best.pth.tar cannot be read without running code
-authors :: keep best.pth.tar 300 :: $CONVERT => best.pth.tar cannot be read
+authors :: keep best.pth.tar 300 :: $CONVERT => best.pth.tar is damaged | as the authors
 checkpoint_without_text :: $CONVERT => has no 'text.embed.weight'
 authors :: pickled vocab.pkl :: papers convert vsepp best.pth.tar vocab.pkl out
     => vocab.pkl cannot be read as a vocabulary | only a Vocabulary

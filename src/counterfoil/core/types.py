@@ -113,7 +113,8 @@ class ModalityBatch:
         ids: (N,) long, row of each item in its data set; -1 for items of none.
         values: (N, L, F) float features, (N, L) long word ids, or (N, C, H, W) float pixels.
         mask: (N, L) bool, True where a token is real; (N, 1) for pixels.
-        boxes: (N, L, 4) float x1, y1, x2, y2 as fractions of the image, if known.
+        boxes: (N, L, 4) float x1, y1, x2, y2 as fractions of the image, if known; (N, L, 6) with
+            widths and heights where these are stored apart.
         targets: (N, C, L) long, token ids of C anchor captions of each image of a training batch,
             for models that learn to generate them; -1 after the last token.
         words: (N, L) long, index of the word that each token is a piece of; -1 for special tokens
