@@ -13,6 +13,7 @@ from counterfoil.data.extract import convert_features
 from counterfoil.data.features import open_feature_table
 from counterfoil.data.phrases import PhraseFile
 from counterfoil.data.readers import load_dataset
+from counterfoil.papers.models.cgmn import box_overlap
 from counterfoil.papers.models.uniter import box_features
 from counterfoil.papers.readers.uniter import StoredCaption, unpack_arrays
 from uniter_files import (
@@ -44,6 +45,7 @@ def test_regions_boxes_and_classes_of_an_image_database(tmp_path, compressed):
         where = box_features(items.boxes)[row, :count]
         assert torch.equal(where[:, :6], boxes)
         assert torch.equal(where[:, 6], boxes[:, 4] * boxes[:, 5])
+    assert torch.equal(box_overlap(items.boxes), box_overlap(items.boxes[..., :4]))
     assert table.features.likely(torch.tensor([0])).shape == (1, 14, CLASSES)
 
 

@@ -54,8 +54,9 @@ def box_overlap(boxes: Tensor, least: float = OVERLAP) -> Tensor:
     """Return (N, R, R) 1.0 where two of an image's boxes (N, R, 4) overlap by at least a share.
 
     The share is intersection over union. Scaling an image changes nothing, so boxes may be pixels
-    or fractions.
+    or fractions; what stands behind their corners is not read.
     """
+    boxes = boxes[..., :4]
     one, other = boxes.unsqueeze(2), boxes.unsqueeze(1)
     corner = torch.minimum(one[..., 2:], other[..., 2:]) - torch.maximum(
         one[..., :2], other[..., :2]
