@@ -11,6 +11,7 @@ from counterfoil.papers.models.bfan import BFAN
 from counterfoil.papers.models.cgmn import CGMN
 from counterfoil.papers.models.chan import CHAN
 from counterfoil.papers.models.dive import DivE, PooledParts, WordsAndStates
+from counterfoil.papers.models.ernievil import ErnieViL
 from counterfoil.papers.models.esa import ESA
 from counterfoil.papers.models.gpo import GPO
 from counterfoil.papers.models.hrem import HREM, BatchGraph
@@ -116,6 +117,12 @@ def _lightningdot(project: int = 6, **options: object) -> Config[RetrievalModel]
     )
 
 
+def _ernievil(**options: object) -> Config[RetrievalModel]:
+    sizes = {"width": WIDTH, "heads": 2, "inner": 12, "image_width": 6, "image_heads": 3}
+    sizes |= {"image_inner": 5, "shared": 4, "shared_heads": 2, "positions": LENGTH + 2}
+    return config(ErnieViL, vocabulary=WORDS, features=FEATURES, spread=0.3, **{**sizes, **options})
+
+
 CASES = (
     Case("scan-t2i", _scan()),
     Case("scan-t2i-mean", _scan(aggregate="Mean", lambda_softmax=20.0)),
@@ -186,6 +193,8 @@ CASES = (
     Case("uniter", _uniter()),
     Case("uniter-logit", _uniter(score="logit", outputs=("rank", "fill", "doubt", "correct"))),
     Case("uniter-match", _uniter(outputs=("match", "regress", "classify"), mask=3)),
+    Case("ernievil", _ernievil(meets=((1, 0), (2, 1)))),
+    Case("ernievil-logit", _ernievil(meets=((0, 1), (2, 1)), score="logit", mask=3)),
     Case("lightningdot", _lightningdot()),
     Case("lightningdot-heads", _lightningdot(0, outputs=("fill", "regress", "classify"))),
     Case("vilt", _vilt(), images=pixels),

@@ -55,6 +55,7 @@ LOSSES: dict[str, Callable[[], Loss]] = {
 PAPERS = "LSEHLoss" in dir(losses)
 if PAPERS:
     LOSSES |= {
+        "CircleLoss": lambda: losses.CircleLoss(role="hard text"),
         "DistanceWeightedTripletLoss": losses.DistanceWeightedTripletLoss,
         "LSEHLoss": losses.LSEHLoss,
         "LSEHLoss sum": lambda: losses.LSEHLoss(alpha=0.3, lam=0.2, against="sum"),
@@ -65,6 +66,7 @@ if PAPERS:
         "WordLoss": lambda: losses.WordLoss(task="masked"),
     }
 COSTS_WITHOUT_NEGATIVES = {
+    "CircleLoss",
     "MarginDistillationLoss offline",
     "SigmoidLoss",
     "UTOLoss",
@@ -189,6 +191,8 @@ def test_a_mined_pair_of_minus_infinity_costs_nothing(name):
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradients_agree_with_finite_differences(name):
+    if name == "CircleLoss":
+        pytest.skip("its weights of scores have no gradient; tests/papers/losses has its formula")
     loss, tensors = LOSSES[name]().double().eval(), leaves(name)
     value = loss(record(loss, tensors))
     grads = dict(zip(tensors, gradients(value, tensors), strict=True))

@@ -13,6 +13,7 @@ SYSTEMS = (
     "bfan",
     "cgmn",
     "chan",
+    "ernievil",
     "esa",
     "gpo",
     "hrem",

@@ -15,8 +15,14 @@ from counterfoil.losses.queue import MomentumQueueLoss, UTOLoss
 from counterfoil.losses.schedules import LinearRamp, StartAt, SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, MeanTripletLoss, SumTripletLoss
 from counterfoil.negatives.momentum import MomentumQueue
+from counterfoil.negatives.online import TopScoringMiner
+from counterfoil.negatives.sampling import CandidateConfig
 from counterfoil.negatives.sources import NegativeSource
-from counterfoil.papers.compared.losses import DistanceWeightedTripletLoss, SelfExpandingLoss
+from counterfoil.papers.compared.losses import (
+    CircleLoss,
+    DistanceWeightedTripletLoss,
+    SelfExpandingLoss,
+)
 from counterfoil.papers.models.cgmn import MATCHING
 from counterfoil.papers.models.configs import model_config, processor_config
 from counterfoil.papers.systems import (
@@ -28,6 +34,7 @@ from counterfoil.papers.systems import (
     PROFILES,
     QUEUE,
     SINGLES,
+    WRONG,
     DatasetProfile,
     EnsembleMember,
     System,
@@ -61,6 +68,10 @@ def loss_terms(
             "batch": (IN_BATCH[dataset], loss),
             "queue": (1.0, lazy(MomentumQueueLoss)),
         }
+    if system.paper == "ernievil":
+        roles = {"texts": "hard text", "images": "hard image"}
+        circles = {n: lazy(CircleLoss, role=r, reduction="mean") for n, r in roles.items()}
+        return {name: (0.5, circle) for name, circle in circles.items()}
     if system.paper == "lightningdot":
         pairs: Loss = instead or lazy(InfoNCELoss, temperature=1.0, reduction="mean")
         return {"pairs": (1.0, pairs)}
@@ -126,6 +137,17 @@ def momentum_queue(dataset: str) -> Config[NegativeSource]:
     return config(MomentumQueue, size=QUEUE[dataset])
 
 
+def sources_of(name: str, dataset: str) -> tuple[Config[NegativeSource], ...]:
+    """The sources of further negatives that a newer model's loss needs."""
+    match find_system(name).paper:
+        case "user":
+            return (momentum_queue(dataset),)
+        case "ernievil":  # all that are drawn are trained on
+            drawn = lazy(CandidateConfig, texts=WRONG, images=WRONG)
+            return (config(TopScoringMiner, keep=WRONG, candidates=drawn),)
+    return ()
+
+
 def hardest_triplet(warmup: int) -> Config[WeightedSum]:
     """The hardest negative of the batch, after so many steps with all of them."""
     return with_warmup(lazy(HardestTripletLoss, margin=MARGIN), warmup)
@@ -172,7 +194,7 @@ class ModelSetting:
             processor=processor_config(self.name, self.dataset),
             plan=plan,
             reduction=self.system.reduction,
-            sources=(momentum_queue(self.dataset),) if self.system.paper == "user" else (),
+            sources=sources_of(self.name, self.dataset),
         )
 
     def _classic_setup(

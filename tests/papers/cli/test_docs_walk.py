@@ -80,6 +80,8 @@ ELSEWHERE = {
     "counterfoil papers convert lightningdot": "tests/papers/models/test_lightningdot.py",
     "counterfoil run online --model lightningdot": "converted weights",
     "counterfoil run cascade --model lightningdot": "converted weights",
+    "counterfoil papers convert ernievil": "tests/papers/models/test_ernievil.py",
+    "counterfoil run online --model ernievil": "converted weights",
     "counterfoil papers write tags runs/tags/uniter-flickr30k": "tests/papers/cli/test_features.py",
     "counterfoil papers analyse curves": "tests/papers/cli/test_analyse_runs.py",
     "counterfoil papers analyse true-rate --crowd": "tests/papers/cli/test_analyse_sheet.py",

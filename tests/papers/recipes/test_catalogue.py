@@ -18,6 +18,7 @@ from counterfoil.models.layers.pretrained import (
 )
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.papers.aoq import recipe as aoq
+from counterfoil.papers.models.ernievil import ErnieViL
 from counterfoil.papers.models.hrem import HREM, BatchGraph
 from counterfoil.papers.models.lightningdot import FirstTokenTower
 from counterfoil.papers.models.uniter import UNITER
@@ -67,7 +68,7 @@ def test_every_recipe_has_arguments_that_its_docstring_tells():
 
 
 def test_every_combination_of_arguments_is_a_recipe_of_its_own(recipes, known):
-    assert len(recipes) == len(known) == 969
+    assert len(recipes) == len(known) == 970
     assert all(recipe.about and recipe.data for recipe in recipes)
     stages = {json.dumps(stage_digests(recipe, "d"), sort_keys=True) for recipe in recipes}
     assert len(stages) > 900  # members of an ensemble are trained as single models, too
@@ -209,7 +210,9 @@ def _offline(spec: Config) -> Config:
 def _narrow(spec: Config) -> Config:
     """The same at a width that builds at once."""
     inner = {k: _narrow(v) if isinstance(v, Config) else v for k, v in spec.arguments.items()}
-    inner |= {"heads": 2} if spec.make in (HREM, BatchGraph, UNITER, FirstTokenTower) else {}
+    inner |= (
+        {"heads": 2} if spec.make in (HREM, BatchGraph, UNITER, FirstTokenTower, ErnieViL) else {}
+    )
     return Config(spec.make, inner | ({"width": 8} if "width" in inner else {}))
 
 

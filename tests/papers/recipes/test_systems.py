@@ -155,7 +155,7 @@ def stage(name: str, recipe: str, **arguments: Any) -> Train:
 
 def test_every_system_has_its_numbers_here():
     joint = {"uniter", "uniter-large", "vilt", "vilt-public"}
-    assert {*ADAM, *ADAMW, *LINE, "cgmn"} | joint == set(SYSTEMS)
+    assert {*ADAM, *ADAMW, *LINE, "cgmn", "ernievil"} | joint == set(SYSTEMS)
 
 
 @pytest.mark.parametrize("like", LARGE)
@@ -207,6 +207,21 @@ def test_numbers_of_the_papers(like):
         assert numbers(stage("adaptive", "aoq", **arguments).plan) == paper, name
         again = stage("released-code", "aoq", loss="released-code", **arguments)
         assert numbers(again.plan) == released, name
+
+
+def test_numbers_of_ernie_vil():
+    made = stage("online", "online", model="ernievil", like="flickr30k")
+    plan = made.plan
+    assert numbers(plan) == Numbers(2e-5, 40, (24, 32), 8)
+    assert (plan.accumulate, plan.schedule.warmup) == (8, 0.1)
+    optimiser = plan.optimiser
+    assert (optimiser.rule, optimiser.decay, optimiser.clip) == ("adamw", 0.01, 1)
+    assert {weight for weight, _ in made.objective.arguments["terms"].values()} == {0.5}
+    (source,) = made.sources
+    drawn = source.arguments["candidates"]
+    assert (drawn.arguments, source.arguments["keep"]) == ({"texts": 10, "images": 10}, 10)
+    with pytest.raises(ValueError, match="ernievil has no numbers for coco"):
+        find_recipe("online", model="ernievil", like="coco")
 
 
 @pytest.mark.parametrize("row", TAGS, ids=str)

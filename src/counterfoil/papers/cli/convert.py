@@ -31,10 +31,12 @@ def convert(
         str,
         typer.Argument(
             help="vsepp, scan, bfan, vsrn, cgmn, gpo, chan, esa, hrem, dive, naaf, sgraf, user, "
-            "xdim, uniter or lightningdot."
+            "xdim, uniter, lightningdot or ernievil."
         ),
     ],
-    checkpoint: Annotated[Path, typer.Argument(help="The authors' checkpoint.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="The authors' checkpoint; of ernievil a folder.")
+    ],
     vocabulary: Annotated[
         Path, typer.Argument(help="Its vocabulary, JSON or pickle; or the folder of its BERT.")
     ],

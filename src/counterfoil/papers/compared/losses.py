@@ -1,4 +1,4 @@
-"""Losses of other methods, to compare with: LSEH, CFM, DWS and ESA."""
+"""Losses of other methods, to compare with: LSEH, CFM, DWS, ESA and ERNIE-ViL."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Literal, final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
-from counterfoil.core.config import parse_literal
+from counterfoil.core.config import parse_choice, parse_literal
 from counterfoil.core.types import INFERENCE, Needs, Role, ScoreMatrix, Scores
 from counterfoil.losses.base import (
     Loss,
@@ -19,12 +20,62 @@ from counterfoil.losses.base import (
 )
 
 __all__ = [
+    "CircleLoss",
     "DistanceWeightedTripletLoss",
     "LSEHLoss",
     "SelfAdjustedCFMLoss",
     "SelfExpandingLoss",
     "SelfExploredCFMLoss",
 ]
+
+
+@final
+class CircleLoss(Loss):
+    """ln(1 + sum of exp(scale a_n (n - margin)) exp(-scale a_p (p - 1 + margin))) of each anchor.
+
+    ERNIE-ViL's (Yu et al., AAAI 2021), after circle loss (https://arxiv.org/abs/2002.10857): p is
+    the score of an anchor pair and n are those of its candidates of one role, all probabilities;
+    a_p = max(0, 1 + margin - p) and a_n = max(0, n + margin) have no gradient. Theirs is the mean
+    of two such losses, against wrong texts and wrong images. An anchor without candidates adds 0.
+
+    Args:
+        role: role of the candidates, by the value of a `Role`, as in "hard text".
+        margin: of a probability.
+        scale: 32 in their configuration. Their launch script does not pass it on, so that the
+            released command trains at 1.
+        reduction: see `Loss`.
+
+    Raises:
+        ValueError: there is no such role, or the scale is not above 0.
+
+    >>> scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
+    >>> hard = torch.tensor([[0.9, 0.1], [0.7, 0.1]])
+    >>> loss = CircleLoss(role="hard text", scale=2.0, reduction="mean")
+    >>> round(loss(scores, hard_text=hard).item(), 4)
+    1.5388
+    """
+
+    def __init__(
+        self, *, role: str, margin: float = 0.3, scale: float = 32.0, reduction: Reduction = "sum"
+    ) -> None:
+        super().__init__(reduction=reduction)
+        parse_choice((known.value for known in Role), role, "a role of a pair")
+        if not scale > 0:
+            raise ValueError(f"a scale of {scale} was given; it must be positive")
+        self.role, self.margin, self.scale = Role(role), margin, scale
+        self.needs = Needs(roles=frozenset({self.role}), block=False)
+
+    def forward(self, scores: Scores) -> Tensor:
+        matrix = self.matrix(scores)
+        true, wrong = matrix.anchor.double(), scores.pairs[self.role].double()
+        none = wrong.isneginf()
+        wrong = wrong.masked_fill(none, 0)
+        pull = (1 + self.margin - true.detach()).clamp(min=0)
+        push = (wrong.detach() + self.margin).clamp(min=0)
+        logits = (self.scale * push * (wrong - self.margin)).masked_fill(none, -torch.inf)
+        excess = logits.logsumexp(1) - self.scale * pull * (true - 1 + self.margin)
+        return self.reduce(softplus(excess).sum().to(matrix.scores.dtype), matrix)
+
 
 LSEHReference = Literal["hardest", "sum"]
 SameImage = Literal["excluded", "no margin"]

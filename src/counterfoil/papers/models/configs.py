@@ -19,6 +19,7 @@ from counterfoil.papers.models.bfan import BFAN
 from counterfoil.papers.models.cgmn import CGMN
 from counterfoil.papers.models.chan import CHAN
 from counterfoil.papers.models.dive import DivE, PooledParts, WordsAndStates
+from counterfoil.papers.models.ernievil import ErnieViL
 from counterfoil.papers.models.esa import ESA
 from counterfoil.papers.models.gpo import GPO
 from counterfoil.papers.models.hrem import HREM, BatchGraph
@@ -183,6 +184,9 @@ def model_config(
             width = profile.width * (2 if dataset in LARGE else 1)
             text = _gru(width, word_width=profile.word_width, dropout=profile.dropout)
             return config(CGMN, image=_image(profile.processor.images, width), text=text)
+        case "ernievil":
+            given = {"vocabulary": "words", "features": "features", "mask": "mask"}
+            return config(ErnieViL, **{name: from_data(key) for name, key in given.items()})
         case "lightningdot":
             return _lightningdot(system, large=dataset in LARGE)
     return _dive(profile)
@@ -226,6 +230,8 @@ def _classic(name: str, dataset: str, profile: DatasetProfile) -> Config[Retriev
 def processor_config(name: str, dataset: str) -> ProcessorConfig:
     """The processor of its inputs."""
     system, processor = find_system(name), PROFILES[dataset].processor
+    if system.paper == "ernievil":
+        return ProcessorConfig(texts=BERT, longest=46)  # of 48 tokens
     if system.boxes and dataset in LARGE:
         return ProcessorConfig(texts=CASED)
     if system.boxes and dataset == "scenes":

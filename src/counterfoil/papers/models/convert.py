@@ -19,12 +19,14 @@ from counterfoil.papers.models.bfan import bfan_from_checkpoint
 from counterfoil.papers.models.cgmn import cgmn_from_checkpoint
 from counterfoil.papers.models.chan import chan_from_checkpoint
 from counterfoil.papers.models.dive import dive_from_checkpoint
+from counterfoil.papers.models.ernievil import ernievil_from_checkpoint, is_ernievil
 from counterfoil.papers.models.esa import esa_from_checkpoint
 from counterfoil.papers.models.gpo import gpo_from_checkpoint
 from counterfoil.papers.models.grid import ResnetGridTower, picture_processor
 from counterfoil.papers.models.hrem import hrem_from_checkpoint
 from counterfoil.papers.models.lightningdot import lightningdot_from_checkpoint
 from counterfoil.papers.models.naaf import naaf_from_checkpoint
+from counterfoil.papers.models.paddle import read_paddle
 from counterfoil.papers.models.scan import scan_from_checkpoint
 from counterfoil.papers.models.sgraf import sgraf_from_checkpoint
 from counterfoil.papers.models.uniter import uniter_from_checkpoint
@@ -53,7 +55,7 @@ WITH_BERT: Mapping[str, BertConversion] = {
 DROP = 0.2  # share of regions and of words that GPO and its successors drop in training
 MASKED_WORD = "<mask>"  # the last word of a vocabulary that has one
 # these embed wordpieces themselves, so there is no text model to configure
-WITHOUT_TEXT_MODEL = frozenset({"uniter", "lightningdot"})
+WITHOUT_TEXT_MODEL = frozenset({"uniter", "lightningdot", "ernievil"})
 SYSTEMS: Mapping[str, Callable[[Checkpoint], ConvertedModel]] = {
     "vsepp": vsepp_from_checkpoint,
     "scan": scan_from_checkpoint,
@@ -65,6 +67,7 @@ SYSTEMS: Mapping[str, Callable[[Checkpoint], ConvertedModel]] = {
     "sgraf": sgraf_from_checkpoint,
     "uniter": uniter_from_checkpoint,
     "lightningdot": lightningdot_from_checkpoint,
+    "ernievil": ernievil_from_checkpoint,
 }
 
 
@@ -72,7 +75,7 @@ def convert_checkpoint(path: Path, system: str, *, bert: str | None = None) -> C
     """Read and convert an authors' checkpoint of one of `SYSTEMS`.
 
     Args:
-        path: the file.
+        path: the file; of ERNIE-ViL the folder, with a file for each parameter.
         system: whose it is.
         bert: folder or name of the text model that was trained, for its configuration; where None,
             the one that the authors trained.
@@ -84,7 +87,8 @@ def convert_checkpoint(path: Path, system: str, *, bert: str | None = None) -> C
             f"{system} never reads texts by BERT, and {bert} was given as its text model; leave "
             "that out and give a vocabulary"
         )
-    checkpoint = read_checkpoint(path)
+    paddle = system == "ernievil" and path.is_dir()
+    checkpoint = read_paddle(path, is_ernievil) if paddle else read_checkpoint(path)
     if system in WITH_BERT and bert is not None:
         converted = WITH_BERT[system](checkpoint, bert=bert)
     else:

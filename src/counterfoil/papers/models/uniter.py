@@ -51,7 +51,14 @@ class WordPieceEmbedding(TextTower):
     """
 
     def __init__(
-        self, *, vocabulary: int, positions: int, width: int, dropout: float, mask: int | None
+        self,
+        *,
+        vocabulary: int,
+        positions: int,
+        width: int,
+        dropout: float,
+        mask: int | None,
+        epsilon: float = EPSILON,
     ) -> None:
         super().__init__()
         check_positive(vocabulary=vocabulary, positions=positions, width=width)
@@ -60,7 +67,7 @@ class WordPieceEmbedding(TextTower):
         self.word_embeddings = nn.Embedding(words, width)
         self.position_embeddings = nn.Embedding(positions, width)
         self.kind = nn.Parameter(torch.empty(width))
-        self.norm = nn.LayerNorm(width, eps=EPSILON)
+        self.norm = nn.LayerNorm(width, eps=epsilon)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, items: ModalityBatch) -> Embeddings:
