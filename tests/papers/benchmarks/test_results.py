@@ -16,7 +16,9 @@ from counterfoil.training.config import adapter_config
 DOCS = Path(__file__).parents[3] / "docs"
 FEW = DOCS / "evidence" / "small-data.jsonl"
 ADAPTERS = DOCS / "evidence" / "adapter-batch.jsonl"
-OTHERS = {FEW, ADAPTERS, DOCS / "evidence" / "truths.jsonl"}  # which have tests of their own
+# ledgers that have tests of their own
+OWN = (DOCS / "evidence" / f"{name}.jsonl" for name in ("truths", "exact-lists"))
+OTHERS = {FEW, ADAPTERS, *OWN}
 LEDGERS = sorted(set((DOCS / "evidence").glob("*.jsonl")) - OTHERS)
 
 
