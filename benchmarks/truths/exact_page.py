@@ -237,7 +237,7 @@ def figure_svg(found: Mapping[str, Any]) -> str:
         axes.axvline(0, color="#888888", linewidth=0.8)
         axes.axhline(0, color="#888888", linewidth=0.8)
         axes.plot(0, 0, "k*", markersize=9, label=BASE)
-        for arm, color in zip(shown, _COLOURS, strict=True):
+        for arm, color in zip(shown, _COLOURS):
             x, *across = arm["differences"][f"{split} {OWN}"]
             y, *up = arm["differences"][f"{split} {AT_R}"]
             axes.plot(across, [y, y], color=color, linewidth=0.9, alpha=0.6)

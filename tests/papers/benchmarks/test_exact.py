@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.truths import exact, exact_page, page, world
 from benchmarks.truths.arms import CCA, Cost
-from benchmarks.truths.ledger import read_ledger
+from benchmarks.truths.exact_page import PUBLISHED
+from benchmarks.truths.ledger import chosen, read_ledger
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.scenes import graphs
 from counterfoil.data.scenes.truth import is_true
 from counterfoil.evaluation.protocols import evaluate_protocol
+
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -127,22 +131,19 @@ def test_explored_declared_confirmed(bed, tmp_path, monkeypatch):
     assert exact.read_facts(tmp_path).keys() == {"0", "1", "2", "3"}
     monkeypatch.setattr(exact_page, "ARMS", few)
     monkeypatch.setattr(exact_page, "SEEDS", range(2, 4))
-    monkeypatch.setattr(exact_page, "_COLOURS", ("red",))
     for name in ("results", "evidence", "images"):
         (tmp_path / name).mkdir()
-    place = tmp_path / exact_page.PUBLISHED.page
-    place.write_text(f"# Lists\n\n{exact_page.PUBLISHED.start}old\n{page.END}\n\nmore\n")
+    place = tmp_path / PUBLISHED.page
+    place.write_text(f"# Lists\n\n{PUBLISHED.start}old\n{page.END}\n\nmore\n")
     found = exact_page.summary(tmp_path, lines)
     exact_page.write_pages(tmp_path, found, lines)
-    shown = exact_page.table(json.loads((tmp_path / exact_page.PUBLISHED.summary).read_text()))
-    assert (
-        place.read_text() == f"# Lists\n\n{exact_page.PUBLISHED.start}{shown}\n{page.END}\n\nmore\n"
-    )
+    shown = exact_page.table(json.loads((tmp_path / PUBLISHED.summary).read_text()))
+    assert place.read_text() == f"# Lists\n\n{PUBLISHED.start}{shown}\n{page.END}\n\nmore\n"
     assert "**Not run yet**: Exactly false lists instead of mined ones give a lower RSum." in shown
     claim = "Exactly false lists help InfoNCE at equal cost, by mAP@R."
     (verdict,) = (line for line in shown.splitlines() if claim in line)
     assert verdict.endswith("exactly false, same ranks against InfoNCE, 2 seeds.")
-    assert exact.FALSE in (tmp_path / exact_page.PUBLISHED.figure).read_text()
+    assert exact.FALSE in (tmp_path / PUBLISHED.figure).read_text()
 
 
 @pytest.mark.parametrize(
@@ -164,3 +165,46 @@ def test_claims_are_of_arms():
     for claim in exact_page.CLAIMS:
         assert {claim.arm, claim.base} <= {*exact.ARMS}
         assert claim.measure in exact_page.COLUMNS
+
+
+def test_the_page_shows_its_ledger():
+    """The table is that of the summary, whose numbers are those of the trainings."""
+    found = json.loads((DOCS / PUBLISHED.summary).read_text("utf-8"))
+    shown = PUBLISHED.shown((DOCS / PUBLISHED.page).read_text("utf-8"))[1]
+    assert shown.strip() == exact_page.table(found)
+    lines = [
+        json.loads(line) for line in (DOCS / PUBLISHED.trainings).read_text("utf-8").splitlines()
+    ]
+    by_arm = {}
+    for line in lines:
+        if line["phase"] == "confirm":
+            by_arm.setdefault(line["arm"], {})[line["seed"]] = line["numbers"]
+    assert by_arm.keys() == {arm["arm"] for arm in found["arms"]} == {CCA, *exact.ARMS}
+    means = {}
+    for arm in found["arms"]:
+        name = arm["arm"]
+        assert [*by_arm[name]] == [*exact.SEEDS][: 1 if name == CCA else None]
+        for measure, (column, weight) in exact_page.MEASURES.items():
+            means[name, measure] = sum(
+                weight * numbers[column.format(side)] / len(by_arm[name])
+                for numbers in by_arm[name].values()
+                for side in ("i2t", "t2i")
+            )
+            assert arm["means"][measure] == pytest.approx(means[name, measure], abs=1e-3)
+            if "differences" in arm:
+                change, low, high = arm["differences"][measure]
+                base = means[exact.BASE, measure]
+                assert change == pytest.approx(means[name, measure] - base, abs=2e-3)
+                assert low <= change <= high
+    for claim, declared in zip(found["claims"], exact_page.CLAIMS, strict=True):
+        assert declared.to_dict().items() <= claim.items()
+        for split, (change, low, high) in zip(("dev", "test"), claim["found"], strict=True):
+            measure = f"{split} {declared.measure}"
+            expected = means[declared.arm, measure] - means[declared.base, measure]
+            assert change == pytest.approx(expected, abs=2e-3)
+            assert low <= change <= high
+        assert claim["state"] == declared.state(claim["found"])
+    tried = [line for line in lines if line["phase"] == "explore"]
+    assert len(tried) == 2 * sum(len(arm.grid) for arm in exact.ARMS.values())
+    best = chosen(tried)
+    assert {arm["arm"]: arm["point"] for arm in found["arms"][1:]} == best
