@@ -45,6 +45,7 @@ def model(*, overlap: bool = True, training: bool = False, leaks: bool = False) 
     built = found.build()
     assert isinstance(built, CGMN)
     built.released_padding = leaks
+    built.least_overlap = golden().meta["config"]["iou_threshold"]
     return built.train(training)
 
 

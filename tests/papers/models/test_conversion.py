@@ -112,7 +112,9 @@ MODELS: dict[str, Callable[[str], RetrievalModel]] = {  # each from the folder o
     "vsrn-f30k": lambda _: vsrn_model(),
     "vsrn-coco": lambda _: vsrn_model(f30k=False, captions=False),
     "cgmn": lambda _: cgmn.CGMN(image=regions(), text=gru()),
-    "cgmn-overlap": lambda _: cgmn.CGMN(image=regions(), text=gru(), layers=3, overlap=1),
+    "cgmn-overlap": lambda _: cgmn.CGMN(
+        image=regions(), text=gru(), layers=3, overlap=1, readers=(2, 3)
+    ),
     "gpo": lambda _: gpo.GPO(image=mlp(), text=gru(), positions=7, hidden=5),
     "gpo-grid-bert": lambda folder: gpo.GPO(image=regions(), text=bert(folder)),
     "esa": lambda _: esa.ESA(image=mlp(), text=gru()),

@@ -9,6 +9,8 @@ import pytest
 
 from counterfoil.cli import main
 from counterfoil.papers.compared.cascade import cascade_curve
+from counterfoil.papers.models.gpo import GPO
+from counterfoil.papers.models.lightningdot import LightningDOT
 from counterfoil.papers.pretraining.stage import Pretrain
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Evaluate, Train
@@ -43,8 +45,11 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("dataset", ["flickr30k", "coco"])
-def test_uniter_re_ranks_the_first_hundred(dataset):
-    recipe = find_recipe("cascade", model="gpo", like=dataset)
+@pytest.mark.parametrize("model", ["gpo", "lightningdot"])
+def test_uniter_re_ranks_the_first_hundred(model, dataset):
+    recipe = find_recipe("cascade", model=model, like=dataset)
+    assert isinstance(own := recipe.stage("own"), Train)
+    assert own.model.make is {"gpo": GPO, "lightningdot": LightningDOT}[model]
     tests = [stage for stage in recipe.stages if isinstance(stage, Evaluate)]
     for stage in tests:
         last = (("hard",), ("own",), 100) if "cascade" in stage.name else (("own",), (), 50)

@@ -92,7 +92,7 @@ SMALL = ("*.plan.steps=2", "*.plan.batch=8", "*.model.text.width=16")
 @pytest.mark.parametrize(
     ("name", "sees"),
     [
-        *((f"online {one}", "regions") for one in ("naaf", "sgraf", "xdim", "user")),
+        *((f"online {one}", "regions") for one in ("naaf", "sgraf", "cgmn", "xdim", "user")),
         ("queue gpo", "regions"),
         *((one, "pixels") for one in ("online user", "queue vsepp", "graph vsepp")),
     ],
@@ -111,3 +111,31 @@ def test_short_runs(name, sees, tmp_path):
     for stage in recipe.stages:
         if isinstance(stage, Evaluate):
             assert RetrievalEvaluation.open(tmp_path / stage.name).report.rsum > 0
+
+
+SIZES = ("heads=2", "inner=8", "image_width=12", "image_heads=3", "image_inner=8", "shared=8")
+SMALL_STREAMS = ("width=16", *SIZES, "shared_heads=2")
+
+
+@pytest.mark.parametrize(
+    ("name", "like", "changes"),
+    [
+        ("lightningdot", "scenes", ()),
+        ("lightningdot", "flickr8k", ("*.processor.min_count=1",)),
+        (
+            "ernievil",
+            "flickr30k",
+            (
+                *(f"online.model.{size}" for size in SMALL_STREAMS),
+                "*.processor.texts=words",
+                "*.plan.accumulate=1",
+            ),
+        ),
+    ],
+)
+def test_short_runs_on_regions_with_boxes(name, like, changes, tmp_path):
+    recipe = smoke_recipe(find_recipe("online", model=name, like=like))
+    settings = ("*.plan.steps=2", "*.plan.batch=8", "*.protocol=whole", *changes)
+    recipe = apply_overrides(recipe, settings)
+    assert run_pipeline(recipe, DataSource("scenes:images=24,features=regions"), tmp_path)
+    assert RetrievalEvaluation.open(tmp_path / "test").report.rsum > 0

@@ -151,6 +151,8 @@ class CGMN(TwoTowerModel, SingleVectorModel):
         text: TextTower,
         layers: int = 4,
         overlap: int = 0,
+        least_overlap: float = OVERLAP,
+        readers: tuple[int, int] = (1, 1),
         relation: Relation = "released",
         released_padding: bool = False,
     ) -> None:
@@ -162,6 +164,8 @@ class CGMN(TwoTowerModel, SingleVectorModel):
             layers: number of layers that relate all regions.
             overlap: number of layers that relate regions whose boxes overlap; the authors' code has
                 two of them or, by default, none.
+            least_overlap: of two boxes that are related, intersection over union.
+            readers: layers of the recurrent networks over regions and over words.
             relation: how strongly two nodes are related, see `relation_weights`.
             released_padding: the authors' code: padding counts in the statistics of the words'
                 graph.
@@ -176,10 +180,11 @@ class CGMN(TwoTowerModel, SingleVectorModel):
         self.released_padding = released_padding
         self.relations = nn.ModuleList(RegionRelation(width=width) for _ in range(layers))
         self.overlaps = nn.ModuleList(GraphLayer(width=width) for _ in range(overlap))
-        self.reader = nn.GRU(width, width, batch_first=True)
+        self.least_overlap = least_overlap
+        self.reader = nn.GRU(width, width, readers[0], batch_first=True)
         self.norm = nn.BatchNorm1d(width)
         self.words = GraphLayer(width=width)
-        self.text_reader = nn.GRU(width, width, batch_first=True)
+        self.text_reader = nn.GRU(width, width, readers[1], batch_first=True)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode N images as one vector each."""
@@ -260,7 +265,8 @@ class CGMN(TwoTowerModel, SingleVectorModel):
                 "boxes; give features with boxes, or train it with overlap=0"
             )
         real = images.mask.unsqueeze(1) & images.mask.unsqueeze(2)
-        return box_overlap(full_precision(images.boxes)).masked_fill(~real, 0)
+        near = box_overlap(full_precision(images.boxes), self.least_overlap)
+        return near.masked_fill(~real, 0)
 
 
 def matching_scores(images: Embeddings, texts: Embeddings) -> Tensor:
@@ -281,7 +287,7 @@ def _last_state(reader: nn.GRU, bag: Embeddings) -> Tensor:
 # The authors' checkpoints: their tensor names and ours.
 
 
-LAYERS = ("", "2", "3", "4")
+LAYERS = ("", *map(str, range(2, 10)))  # the authors have 4 and, of overlapping boxes, 2
 GRAPH = {theirs: ours for theirs, ours in RELATION.items() if theirs not in ("theta", "phi")}
 NAMES = TensorNames(
     system="a CGMN",
@@ -323,11 +329,8 @@ def convert_cgmn(state: dict[str, Tensor]) -> State:
     """
     new: State = {}
     for name, value in NAMES.renamed(state).items():
-        if name.endswith("_l0") and name.startswith("text_reader."):
-            new[name] = value
-        else:  # their projections are convolutions of width 1
-            layer = name.startswith(("relations.", "overlaps.", "words."))
-            new[name] = value.squeeze(-1) if layer and value.dim() == 3 else value
+        # their projections are convolutions of width 1
+        new[name] = value.squeeze(-1) if value.dim() == 3 else value
     return new
 
 
@@ -350,6 +353,15 @@ def cgmn_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
         layers["overlaps"] = 0
     elif not layers["overlaps"]:
         raise ValueError("this CGMN checkpoint was trained with if_IOU and has no 'relationGCN'")
+    readers = [
+        sum(name.startswith(f"{part}.weight_ih_l") for name in state)
+        for part in ("reader", "text_reader")
+    ]
     return convert_towers(
-        CGMN, checkpoint, state, layers=layers["relations"], overlap=layers["overlaps"]
+        CGMN,
+        checkpoint,
+        state,
+        layers=layers["relations"],
+        overlap=layers["overlaps"],
+        readers=(readers[0], readers[1]),
     )
