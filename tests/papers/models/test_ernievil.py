@@ -166,3 +166,15 @@ def test_another_folder_is_refused(tmp_path):
 def test_co_attentions_are_in_order(meets):
     with pytest.raises(ValueError, match="is no order of co-attentions"):
         _ernievil(meets=meets).build()
+
+
+def test_only_corners_of_boxes_are_read():
+    """UNITER's databases have widths and heights behind them."""
+    model = _ernievil(meets=((0, 0),)).build().eval()
+    ids, mask = torch.arange(2), torch.ones(2, 3).bool()
+    values, boxes = torch.rand(2, 3, FEATURES), torch.rand(2, 3, 6)
+    whole, corners = (
+        model.encode_images(ModalityBatch(ids, values, mask, some)).tokens
+        for some in (boxes, boxes[..., :4])
+    )
+    assert torch.equal(whole, corners)

@@ -69,7 +69,7 @@ class GlobalAndRegions(ImageTower):
                 "features with boxes, or choose a model that does without"
             )
         values = zero_padded(items.values, items.mask).to(self.fc.weight.dtype)
-        boxes = zero_padded(items.boxes, items.mask).to(values.dtype)
+        boxes = zero_padded(items.boxes[..., :4], items.mask).to(values.dtype)
         count = items.mask.sum(1).clamp(min=1).view(-1, 1, 1)
         area = (boxes[..., 2:] - boxes[..., :2]).prod(2, keepdim=True)
         whole = boxes.new_tensor([0.0, 0.0, 1.0, 1.0, 1.0]).expand(len(items), 1, PLACE)
