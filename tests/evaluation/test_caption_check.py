@@ -232,13 +232,48 @@ def test_a_model_that_scores_pairs_alone():
     assert check.model == model.identity()
 
 
+def twins(count: int, seed: int) -> ImageTextDataset:
+    """Photos in pairs that are nearly the same, as those of a series; captions as of `photos`."""
+    rng = np.random.default_rng(seed)
+    first = rng.normal(size=(count // 2, WIDTH))
+    second = first + 0.5 * rng.normal(size=first.shape)
+    images = np.stack([first, second], 1).reshape(-1, WIDTH)
+    texts = images.repeat(5, 0) + 0.8 * rng.normal(size=(5 * len(images), WIDTH))
+    parts = {"images": images.astype("f4"), "texts": texts.astype("f4")}
+    return dataset_of_vectors(parts, "twins", "twins")
+
+
+def share_wrong(check: CaptionCheck, data: ImageTextDataset) -> float:
+    """Of *fits*, those that are wrong, of right captions and the hardest tenth of wrong ones."""
+    embedded = load_model("vectors").embed(data)
+    scores = embedded.images.tokens[:, 0] @ embedded.texts.tokens[:, 0].T
+    own = torch.nn.functional.one_hot(data.text_to_image, len(data)).T.bool()
+    wrong = scores.masked_fill(own, -2).topk(round(0.1 * (len(data.texts) - 5)), 1).values
+    bad, good = (float((part >= check.high).double().mean()) for part in (wrong, scores[own]))
+    return bad / (bad + good)
+
+
+def test_what_is_promised_holds_for_photos_as_alike_as_those_of_the_calibration():
+    """Fresh photos keep it; near twins, where the calibration had none, break it: it says so."""
+    checks = [fit_caption_check(load_model("vectors"), photos(300, seed=n)) for n in range(5)]
+    promised = np.mean([check.mistakes[1] for check in checks])
+    alone = np.mean([share_wrong(check, photos(50, seed=n + 50)) for n, check in enumerate(checks)])
+    near = np.mean([share_wrong(check, twins(50, seed=n + 50)) for n, check in enumerate(checks)])
+    assert alone <= promised < near
+    own = [fit_caption_check(load_model("vectors"), twins(300, seed=n)) for n in range(5)]
+    few = np.mean([share_wrong(check, twins(300, seed=n + 50)) for n, check in enumerate(own)])
+    assert few <= np.mean([check.mistakes[1] for check in own])
+    assert "more alike than these, more captions that fit are wrong" in checks[0].basis
+
+
 def test_it_is_kept_in_a_folder(tmp_path):
     check = CaptionCheck(None, 0.5, (0.1, 0.25), 50, 250, "photos (dev)", "m")
     check.write(tmp_path / "new")
     assert CaptionCheck.read(tmp_path / "new") == check
     assert CaptionCheck.read(tmp_path) is None
     assert "a score from 0.500 on fits (at most 25 % expected to be wrong), no" in check.basis
-    assert check.basis.endswith("against the tenth of them that score highest with the photo")
+    basis = "against the tenth of them that score highest with the photo; of photos that are more "
+    assert check.basis.endswith(f"{basis}alike than these, more captions that fit are wrong")
     (tmp_path / CAPTION_CHECK).write_text('{"format": 9}')
     with pytest.raises(ValueError, match=r"caption-check\.json holds .*, not a caption check"):
         CaptionCheck.read(tmp_path)

@@ -16,6 +16,9 @@ and one more mistake is counted than was seen. Where no threshold makes an answe
 quarter of wrong answers is tried, with three more mistakes than were seen (the rule of three: n
 photos without a mistake show that fewer than 3/n make one), and the answer says *probably*. Where
 that fails, too, the answer is never given: a model at chance always answers *cannot tell*.
+
+The shares hold for photos as alike as those of the calibration: the caption of a near twin is
+nearly right, so where there are more twins, more captions that are said to fit are wrong.
 """
 
 from __future__ import annotations
@@ -162,11 +165,12 @@ class CaptionCheck:
             if self.low is None
             else f"one below {self.low:.3f} does not fit (at most {less} expected to be wrong)",
         ]
+        alike = "; of photos that are more alike than these, more captions that fit are wrong"
         seen = "; if the model was trained on some of these photos, more answers are wrong"
         return (
             f"{known}: {', '.join(bounds)}, where every second caption is right and the wrong ones "
             "are those of other photos; to fit, a caption is held against the tenth of them that "
-            f"score highest with the photo{seen if self.perhaps_seen else ''}"
+            f"score highest with the photo{alike}{seen if self.perhaps_seen else ''}"
         )
 
     def write(self, folder: Path) -> None:
