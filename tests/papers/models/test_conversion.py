@@ -351,7 +351,7 @@ def test_thresholds_that_are_not_there_are_missed(folder, capsys):
     SYSTEMS["naaf"](Checkpoint(state, {"thres": 0.1, "thres_safe": 0.2}))
     assert not capsys.readouterr().err
     SYSTEMS["naaf"](Checkpoint(state))
-    assert "has no options and so no thresholds" in capsys.readouterr().err.replace("\n", " ")
+    assert "has no thresholds among its options" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_an_unknown_option_is_refused(folder):

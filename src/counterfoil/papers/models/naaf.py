@@ -295,8 +295,8 @@ def naaf_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     state = NAMES.renamed(checkpoint.state)
     if "thres_safe" not in checkpoint.options:
         warn(
-            "this NAAF checkpoint has no options and so no thresholds, which are taken as 0; its "
-            "authors keep them there (thres, thres_safe) and score otherwise: give the whole "
+            "this NAAF checkpoint has no thresholds among its options (thres, thres_safe), where "
+            "its authors keep them; they are taken as 0, and it scores otherwise: give the whole "
             "checkpoint"
         )
     thresholds = (checkpoint.options.get(name, 0.0) for name in ("thres", "thres_safe"))
