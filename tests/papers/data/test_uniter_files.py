@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from counterfoil.data.features import open_feature_table
 from counterfoil.data.phrases import PhraseFile
 from counterfoil.data.readers import load_dataset
 from counterfoil.papers.models.cgmn import box_overlap
+from counterfoil.papers.models.ernievil import GlobalAndRegions
 from counterfoil.papers.models.uniter import box_features
 from counterfoil.papers.readers.uniter import StoredCaption, unpack_arrays
 from uniter_files import (
@@ -46,6 +48,9 @@ def test_regions_boxes_and_classes_of_an_image_database(tmp_path, compressed):
         assert torch.equal(where[:, :6], boxes)
         assert torch.equal(where[:, 6], boxes[:, 4] * boxes[:, 5])
     assert torch.equal(box_overlap(items.boxes), box_overlap(items.boxes[..., :4]))
+    tower = GlobalAndRegions(features=items.values.shape[2], width=4, dropout=0.0)
+    corners = replace(items, boxes=items.boxes[..., :4])
+    assert torch.equal(tower(items).tokens, tower(corners).tokens)
     assert table.features.likely(torch.tensor([0])).shape == (1, 14, CLASSES)
 
 
