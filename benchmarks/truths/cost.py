@@ -43,7 +43,6 @@ from counterfoil.negatives.sampling import OfflineNegativeSampler
 from counterfoil.training.checkpoint import derive_seed
 
 BATCHES = (8, 32, 128, 512)
-IN_TURN = (512, 32, 128, 8)  # cheap ones first
 SEEDS = range(2, 10)  # confirm
 ROUND = 30_000  # pairs: each caption once
 MEMBERS = 4
@@ -173,6 +172,16 @@ ARMS: Mapping[str, CostArm] = {
 TUNED = tuple(name for name, arm in ARMS.items() if arm.grid)
 JOINED = (*SOUPS.values(), *ENSEMBLES.values())  # of members, without a grid of their own
 ROWS = (*TUNED, *JOINED, LONG)
+_FIRST = (SHORT, BASE, MINED, FILTERED, QUINTUPLET, SOUPS[2], ENSEMBLES[2], TAUGHT[2])
+STAGES = (  # sizes of batch and rows in turn, the dearest last
+    ((512, 32, 128), _FIRST),
+    ((8,), _FIRST[:3]),
+    ((8,), _FIRST[3:]),
+    (
+        BATCHES[::-1],
+        (TRIPLET, NDGL, TAUGHT[MEMBERS], SOUPS[MEMBERS], ENSEMBLES[MEMBERS], LONG),
+    ),
+)
 
 
 def row(arm: str, batch: int) -> str:
@@ -265,10 +274,10 @@ def train_arm(
     )
 
 
-def explore(bed: Bed, folder: Path, batch: int) -> Iterator[str]:
-    """Train each arm's grid on the explored seeds; gives the rows that were trained."""
+def explore(bed: Bed, folder: Path, batch: int, names: Sequence[str]) -> Iterator[str]:
+    """Train grids on the explored seeds; gives the rows that were trained."""
     have = {line["key"] for line in read_ledger(folder)}
-    for name in TUNED:
+    for name in (name for name in names if name in TUNED):
         arm, grid_points = row(name, batch), points_of(name, batch)
         first: Point = {}
         if name != SHORT:
@@ -366,19 +375,17 @@ def run(
     end = None if minutes is None else time.monotonic() + 60 * minutes
     folder.mkdir(parents=True, exist_ok=True)
 
-    def declared(batch: int) -> Mapping[str, Point]:
-        arms = [row(arm, batch) for arm in TUNED]
-        return declare(folder, arms, claims, SEEDS, f"declared-{batch}.json")
-
     def steps() -> Iterator[str]:
-        for batch in IN_TURN:
-            yield from explore(bed, folder, batch)
-            points = declared(batch)
-            if not explored:
-                yield from closed_form(bed, folder)
-                yield from confirm(bed, folder, batch, points, SEEDS, ROWS[:-1])
-        for batch in () if explored else IN_TURN:
-            yield from confirm(bed, folder, batch, declared(batch), SEEDS, [LONG])
+        points: dict[str, Point] = {}
+        for stage, (batches, names) in enumerate(STAGES, 1):
+            for batch in batches:
+                yield from explore(bed, folder, batch, names)
+                arms = [row(name, batch) for name in names if name in TUNED]
+                file = f"declared-{stage}-{batch}.json"
+                points |= declare(folder, arms, claims, SEEDS, file)
+                if not explored:
+                    yield from closed_form(bed, folder)
+                    yield from confirm(bed, folder, batch, points, SEEDS, names)
 
     for done in steps():
         print(f"{time.strftime('%X')} trained: {done}", flush=True)

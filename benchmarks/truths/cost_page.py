@@ -109,6 +109,8 @@ def summary(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Plain:
     known = {line["arm"]: line for line in lines if line["phase"] == "confirm"}
     rows = [_row(CCA, 0, CCA, points, known)] if CCA in points else []
     for batch in BATCHES:
+        if row(BASE, batch) not in points:
+            continue
         names = [(arm, row(arm, batch)) for arm in (BASE, *ROWS[:1], *ROWS[2:])]
         rows += [_row(arm, batch, name, points, known) for arm, name in names if name in points]
     return {"rows": rows, "claims": [_judged(claim, points) for claim in CLAIMS]}
@@ -124,8 +126,8 @@ def _row(
     facts = {key: known[name][key] for key in ("point", "steps", "pairs")}
     means = {measure: round(mean_of(points[name], measure), 3) for measure in MEASURES}
     facts |= {"arm": arm, "batch": batch, "seeds": len(points[name]), "means": means}
-    base = points.get(row(BASE, batch))
-    if arm not in (BASE, CCA) and base is not None:
+    if arm not in (BASE, CCA):
+        base = points[row(BASE, batch)]
         facts["differences"] = {
             measure: rounded(*difference(points[name], base, measure)) for measure in MEASURES
         }
@@ -156,7 +158,9 @@ def table(found: Mapping[str, Any]) -> str:
         arm = f"*{one['arm']}*" if one["arm"] in ENSEMBLES.values() else one["arm"]
         first = [str(one["batch"] or ""), arm, f"{one['steps']:,}", f"{one['pairs']:,}"]
         rows.append(f"| {' | '.join([*first, *cells])} |")
-    verdicts = [f"- {_sentence(claim)}" for claim in found["claims"]]
+    verdicts = [f"- {_sentence(claim)}" for claim in found["claims"] if "found" in claim]
+    if missing := [claim["claim"] for claim in found["claims"] if "found" not in claim]:
+        verdicts.append(f"- **Not run yet**: {' '.join(missing)}")
     note = (
         f"{len(SEEDS)} seeds, CCA one. Differences are from “{BASE}” at the same batch on equal "
         f"seeds, with 95 % intervals over seeds and images ({RESAMPLES:,} resamples of both), not "
@@ -173,8 +177,6 @@ def _change(span: Sequence[float]) -> str:
 
 def _sentence(claim: Mapping[str, Any]) -> str:
     start = f"**{claim['state']}**: {claim['claim']}"
-    if "found" not in claim:
-        return start
     spans = ", ".join(f"{measure} {_change(claim['found'][measure])}" for measure in SPLITS)
     limit = f" (level: above -{MARGIN:g})" if claim["sign"] == "level" else ""
     return f"{start} {spans}{limit}; {claim['arm']} against {claim['base']}."
@@ -212,6 +214,7 @@ def figure_svg(found: Mapping[str, Any]) -> str:
             for number, arm in enumerate(arms):
                 _line(axes, found, measure, arm, number - len(arms) / 2, _COLOURS[number])
             axes.set_xscale("log", base=2)
+            axes.set_xlim(BATCHES[0] / 1.5, BATCHES[-1] * 1.5)
             axes.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
             axes.spines[["top", "right"]].set_visible(False)
             if up == 0:
@@ -227,6 +230,8 @@ def _line(
 ) -> None:
     """One arm, moved sideways so that intervals do not cover each other."""
     rows = [one for one in found["rows"] if one["arm"] == arm and "differences" in one]
+    if not rows:
+        return
     spans = [one["differences"][measure] for one in rows]
     places = [one["batch"] * 2 ** (shift / 12) for one in rows]
     below = [change - low for change, low, _ in spans]

@@ -126,6 +126,10 @@ def test_every_arm_has_as_many_points_and_says_its_cost():
     )
     assert pairs[cost.LONG] == max(pairs.values())
     assert cost.ARMS[cost.MINED].cost(8) == arms.Cost(3750 + 1875, 60_000)
+    staged = [
+        (name, batch) for batches, names in cost.STAGES for batch in batches for name in names
+    ]
+    assert sorted(staged) == sorted((name, batch) for name in cost.ROWS for batch in cost.BATCHES)
     rows = {cost.row(name, batch) for name in cost.ROWS for batch in cost.BATCHES}
     for claim in cost_page.CLAIMS:
         assert {claim.arm, claim.base} <= rows
@@ -134,7 +138,8 @@ def test_every_arm_has_as_many_points_and_says_its_cost():
 def small(monkeypatch) -> None:
     few = {name: replace(arm, anchors=arm.anchors // 200) for name, arm in cost.ARMS.items()}
     monkeypatch.setattr(cost, "ARMS", few)
-    monkeypatch.setattr(cost, "IN_TURN", (32,))
+    both = cost.STAGES[0][1], cost.STAGES[-1][1]
+    monkeypatch.setattr(cost, "STAGES", [((32,), names) for names in both])
     monkeypatch.setattr(cost, "SEEDS", range(2, 4))
 
 
@@ -147,8 +152,11 @@ def test_explored_declared_confirmed_and_taken_up_again(bed, tmp_path, monkeypat
     assert command.main([*call, "--explored"]) == command.STOPPED
     lines = ledger.read_ledger(tmp_path)
     assert [line["phase"] for line in lines] == ["explore"] * 8 * len(cost.TUNED)
-    declared = json.loads((tmp_path / "declared-32.json").read_text())
-    assert declared["points"] == ledger.chosen(lines)
+    declared = [
+        json.loads((tmp_path / f"declared-{stage}-32.json").read_text())["points"]
+        for stage in (1, 2)
+    ]
+    assert declared[0] | declared[1] == ledger.chosen(lines)
     assert command.main(call) == 0
     lines = ledger.read_ledger(tmp_path)
     done = [line["arm"] for line in lines if line["phase"] == "confirm"]
@@ -165,7 +173,9 @@ def test_explored_declared_confirmed_and_taken_up_again(bed, tmp_path, monkeypat
     assert command.main(["table", str(tmp_path), "--table", "cost"]) == 0
     shown = capsys.readouterr().out
     assert "- **Open, 2 of 8 seeds**: At batch 32, mined pairs pay. dev RSum" in shown
-    assert "- **Not run yet**: At batch 8, mined pairs pay." in shown
+    assert (
+        "- **Not run yet**: At batch 8, mined pairs pay. At batch 128, mined pairs pay. " in shown
+    )
     assert "| 32 | *ensemble of 2* |" in shown
     assert command.main([*call, "--arm", arms.BASE]) == 2
     assert "--arm is for --table truths" in capsys.readouterr().err

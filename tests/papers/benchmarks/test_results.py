@@ -17,7 +17,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 FEW = DOCS / "evidence" / "small-data.jsonl"
 ADAPTERS = DOCS / "evidence" / "adapter-batch.jsonl"
 # ledgers that have tests of their own
-OWN = (DOCS / "evidence" / f"{name}.jsonl" for name in ("truths", "exact-lists"))
+OWN = (DOCS / "evidence" / f"{name}.jsonl" for name in ("truths", "exact-lists", "equal-cost"))
 OTHERS = {FEW, ADAPTERS, *OWN}
 LEDGERS = sorted(set((DOCS / "evidence").glob("*.jsonl")) - OTHERS)
 
