@@ -20,9 +20,10 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, final
@@ -49,7 +50,7 @@ from counterfoil.papers.photos import photo_recipe
 from counterfoil.pipelines.pipeline import Train
 from counterfoil.pipelines.stages.fitting import build_for_training
 from counterfoil.recipes.clip import TEMPERATURE, WAYS, contrastive_terms
-from counterfoil.training.config import CosineLR, TrainConfig
+from counterfoil.training.config import CosineLR, TrainConfig, adapter_config
 from counterfoil.training.trainer import train_network
 
 LEDGER = Path("docs/evidence/small-data.jsonl")
@@ -68,6 +69,8 @@ POOL, OTHERS = 4000, 2000  # training photos that subsets are drawn from, and th
 HELD_OUT = 200  # of these, for the temperature of the towers
 DRAW = 35  # of the pool and the subsets
 WIDTH = 256  # of the projected towers
+FINALISTS = 1  # cells of the first seed's grid, the best on test, that other seeds need
+CAPTIONS = 5  # of a photo
 GRID, CELLS = 9, 1280  # cells of a picture, and numbers of each
 
 
@@ -322,34 +325,70 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _wanted(
-    runner: Runner, methods: Sequence[str], sizes: Sequence[int], seeds: Sequence[int]
+    runner: Runner,
+    methods: Sequence[str],
+    sizes: Sequence[int],
+    seeds: Sequence[int],
+    finalists: Callable[[int], Container[tuple[float, int]]],
 ) -> Iterator[tuple[dict[str, Any], TrainConfig]]:
-    """Rows to be made, without their numbers, and the settings of each."""
+    """Rows to be made, without their numbers, and the settings of each.
+
+    Args:
+        runner: of one way.
+        methods: before, default, grid.
+        sizes: numbers of photos.
+        seeds: the first one has the whole grid.
+        finalists: the cells that the other seeds have, by number of photos; asked when the first
+            seed has its grid.
+    """
     for method in methods:
         for seed in seeds:
             for size in sizes:
                 row = {"way": runner.way, "size": size, "seed": seed, "method": method}
                 if method == "default":
-                    yield row, replace(runner.stage.plan, seed=seed)
+                    plan = runner.stage.plan
+                    if runner.way == "frozen":
+                        plan = adapter_config(CAPTIONS * size)
+                    yield row, replace(plan, seed=seed)
                 elif method == "before":
                     yield row, replace(runner.before, seed=seed)
                 else:
-                    for length in LENGTHS[runner.way]:
-                        for rate in RATES[runner.way]:
+                    for length, rate in product(LENGTHS[runner.way], RATES[runner.way]):
+                        if seed == seeds[0] or (rate, length) in finalists(size):
                             cell = {"rate": rate, "length": length}
                             yield row | cell, runner.grid(seed, rate, length)
 
 
 def run(
-    runner: Runner, ledger: Path, methods: Sequence[str], sizes: Sequence[int], seeds: Sequence[int]
+    runner: Runner,
+    ledger: Path,
+    methods: Sequence[str],
+    sizes: Sequence[int],
+    seeds: Sequence[int],
+    finalists: bool = False,
 ) -> None:
-    """Make the missing rows of a ledger."""
+    """Make the missing rows of a ledger.
+
+    Args:
+        runner: of one way.
+        ledger: lines of JSON.
+        methods: before, default, grid.
+        sizes: numbers of photos.
+        seeds: of photos and training.
+        finalists: only the first seed has the whole grid, the others its best cells on test.
+    """
     if runner.way == "frozen":
         start = {"way": runner.way, "size": 0, "seed": 0, "method": "original"}
         if not any(_key(row) == _key(start) for row in read(ledger)):
             _add(ledger, start | {"test_last": runner.original(), "settings": {}})
     have = {_key(row): row["settings"] for row in read(ledger)}
-    for row, plan in _wanted(runner, methods, sizes, seeds):
+
+    def cells(size: int) -> Container[tuple[float, int]]:
+        if not finalists:
+            return list(product(RATES[runner.way], LENGTHS[runner.way]))
+        return best_cells(_grids(read(ledger), runner.way, size)[seeds[0]])
+
+    for row, plan in _wanted(runner, methods, sizes, seeds, cells):
         settings = {key: getattr(plan, key) for key in SETTINGS} | {"rate": plan.optimiser.rate}
         if have.get(_key(row)) == settings:
             continue
@@ -374,12 +413,13 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Line:
-    """A way and a number of photos, on the seeds that have the default and as many cells.
+    """A way and a number of photos, on the seeds that have the default and the best cells.
 
     Attributes:
         seeds: these.
-        cells: of the grid, that all of them have.
-        before: test RSum by seed, with the length in epochs.
+        cells: of the grid, that one of them has.
+        common: of these, that all of them have.
+        before: test RSum by seed, with the length in epochs; of those seeds that have it.
         default: with what a user has now.
         alone: without a dev split.
         on_dev: of the cell that is best on the seed's own dev split.
@@ -391,6 +431,7 @@ class Line:
     size: int
     seeds: tuple[int, ...]
     cells: int
+    common: int
     before: tuple[float, ...]
     default: tuple[float, ...]
     alone: tuple[float, ...]
@@ -404,19 +445,33 @@ class Line:
         return tuple(a - b for a, b in zip(self.default, self.oracle, strict=True))
 
 
+Cells = dict[tuple[float, int], Mapping[str, Any]]
+
+
+def _grids(rows: Rows, way: str, size: int) -> dict[int, Cells]:
+    """The cells of the grid that each seed has, by rate and length."""
+    found: dict[int, Cells] = {}
+    for row in rows:
+        if (row["way"], row["size"], row["method"]) == (way, size, "grid"):
+            found.setdefault(row["seed"], {})[row["rate"], row["length"]] = row
+    return found
+
+
+def best_cells(cells: Cells) -> list[tuple[float, int]]:
+    """Those that are best on test."""
+    return sorted(cells, key=lambda c: -cells[c]["test_last"])[:FINALISTS]
+
+
 def line(rows: Rows, way: str, size: int) -> Line | None:
     """The line of the table; None where no seed has a default and a grid."""
     own = [row for row in rows if (row["way"], row["size"]) == (way, size)]
     by_method = {
         m: {row["seed"]: row for row in own if row["method"] == m} for m in ("default", "before")
     }
-    grids: dict[int, dict[tuple[float, int], Mapping[str, Any]]] = {}
-    for row in own:
-        if row["method"] == "grid":
-            grids.setdefault(row["seed"], {})[row["rate"], row["length"]] = row
-    most = max((len(grids.get(seed, ())) for seed in by_method["default"]), default=0)
-    seeds = [s for s in sorted(by_method["default"]) if len(grids.get(s, ())) == most > 0]
-    seeds = [s for s in seeds if s in by_method["before"]]
+    grids = _grids(rows, way, size)
+    whole = max(grids.values(), key=len, default={})
+    needed = set(best_cells(whole))
+    seeds = [s for s in sorted(by_method["default"]) if needed and needed <= set(grids.get(s, ()))]
     if not seeds:
         return None
     cells = sorted(set.intersection(*(set(grids[s]) for s in seeds)))
@@ -426,8 +481,11 @@ def line(rows: Rows, way: str, size: int) -> Line | None:
         way=way,
         size=size,
         seeds=tuple(seeds),
-        cells=len(cells),
-        before=tuple(by_method["before"][s]["test_best"] for s in seeds),
+        cells=max(len(grids[s]) for s in seeds),
+        common=len(cells),
+        before=tuple(
+            by_method["before"][s]["test_best"] for s in seeds if s in by_method["before"]
+        ),
         default=tuple(by_method["default"][s]["test_best"] for s in seeds),
         alone=tuple(by_method["default"][s]["test_last"] for s in seeds),
         on_dev=tuple(grids[s][c]["test_last"] for s, c in zip(seeds, chosen, strict=True)),
@@ -457,11 +515,15 @@ def as_markdown(rows: Rows) -> str:
             continue
         lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
         for each in found:
-            shown = (each.before, each.default, each.alone, each.on_dev, each.oracle)
+            shown = (each.default, each.alone, each.on_dev, each.oracle)
+            before = _mean(each.before) if each.before else "–"
+            if 0 < len(each.before) < len(each.seeds):
+                before += f" ({len(each.before)} of the seeds)"
             cells = (
                 f"{each.size:,}",
                 str(len(each.seeds)),
-                str(each.cells),
+                str(each.cells) if each.common == each.cells else f"{each.cells}; {each.common}",
+                before,
                 *map(_mean, shown),
                 f"{each.best[0]:g} × {each.best[1]}",
                 _difference(each.differences),
@@ -510,13 +572,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = verbs.add_parser("table", help="write the table of the ledger into the page")
     table.add_argument("--ledger", type=Path, default=LEDGER)
     table.add_argument("--page", type=Path, default=PAGE)
+    go.add_argument(
+        "--finalists",
+        action="store_true",
+        help=f"all seeds but the first have only its {FINALISTS} best cells on test",
+    )
     given = parser.parse_args(arguments)
     if given.verb == "table":
         write_page(given.page, read(given.ledger))
         return 0
     torch.set_num_threads(1)
     runner = Runner(given.way, given.data, given.towers, given.network, given.cache)
-    run(runner, given.ledger, given.methods, given.sizes, given.seeds)
+    run(runner, given.ledger, given.methods, given.sizes, given.seeds, given.finalists)
     return 0
 
 

@@ -49,7 +49,6 @@ from counterfoil.pipelines.pipeline import (
 )
 from counterfoil.recipes.base import HARDEST, adamw_plan, adaptive_quintuplet
 from counterfoil.recipes.base import mined as mined_lists
-from counterfoil.training.config import FRESH_STEPS
 
 NAMES = ("mobilenet", "aoq/mobilenet")
 PUBLIC = "google/mobilenet_v2_1.0_224"
@@ -57,8 +56,8 @@ SIZE, CELLS = 192, 3  # pixels of a side, and cells of a side that the feature m
 WIDTH, WORD_WIDTH = 256, 200
 TEMPERATURE = 0.07
 FIRST_EPOCHS, PLAIN_EPOCHS = 4, 7  # before a round on mined negatives, and without one
-PUBLISHED_RATE, RATE = 1e-3, 3e-3  # of the first round; on a user's own photos, measured to 1,000
-AGAIN_STEPS = 75  # at least, of a second round on a user's own photos
+PUBLISHED_RATE, RATE = 1e-3, 1e-2  # of the first round; on a user's own photos, measured to 1,000
+STEPS, AGAIN_STEPS = 160, 75  # at least, of the two rounds on a user's own photos
 
 
 def photo_model() -> Config[RetrievalModel]:
@@ -90,7 +89,7 @@ def photo_recipe(name: str, dataset: str | None, *, lengths: tuple[int, int] = H
         weighted_sum(nce=lazy(InfoNCELoss, temperature=TEMPERATURE, reduction="mean")),
         epochs=PLAIN_EPOCHS if name == "mobilenet" else FIRST_EPOCHS,
         rate=PUBLISHED_RATE if dataset else RATE,
-        least=0 if dataset else FRESH_STEPS,
+        least=0 if dataset else STEPS,
     )
     recipe, about = f"{name}-{dataset or 'own'}", "frozen MobileNetV2; InfoNCE"
     if name == "mobilenet":

@@ -25,7 +25,6 @@ from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Evaluate, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.recipes.catalogue import find_recipe
-from counterfoil.training.config import FRESH_STEPS
 from counterfoil.training.logging import read_metrics
 
 SMALL = ("*.model.image.width=16", "*.model.text.width=16", "*.model.text.word_width=8")
@@ -192,7 +191,7 @@ def test_fifty_photos_are_trained_until_they_are_learned(tmp_path, capsys):
         assert main(["train", "mobilenet", *words, *settings(*small), *length]) == 0
         reached[name] = evaluate(load_model(tmp_path / name), other).rsum
     steps = max(line["step"] for line in read_metrics(tmp_path / "default/online/metrics.jsonl"))
-    assert FRESH_STEPS <= steps < FRESH_STEPS + 5
+    assert photos.STEPS <= steps < photos.STEPS + 5
     assert "too few to choose an epoch by" in capsys.readouterr().err
     assert reached["default"] > reached["passes"] + 50
     assert reached["default"] > 0.9 * reached["long"]
