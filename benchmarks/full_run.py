@@ -550,7 +550,7 @@ def _measured(rows: Rows) -> str:
 def _stages(rows: Rows) -> str:
     lines = [
         "| recipe, stage, Flickr30K | steps | TFLOP a step | reading a step, s | "
-        "hours at least: fp32 | bf16 | dev after each epoch, h |",
+        "hours, estimated: fp32 | bf16 | all evaluations on dev, h |",
         "|---|---|---|---|---|---|---|",
     ]
     for recipe in TRAININGS:
@@ -580,7 +580,7 @@ def totals(rows: Rows, recipe: str, like: str) -> dict[str, float]:
 def _totals(rows: Rows) -> str:
     names = ("H100 fp32", "H100 bf16", "A100 fp32", "A100 bf16")
     lines = [
-        f"| whole recipe, hours at least | data | {' | '.join(names)} |",
+        f"| whole recipe, hours, estimated | data | {' | '.join(names)} |",
         "|---|---|" + "---|" * len(names),
     ]
     for recipe in TRAININGS:

@@ -65,6 +65,8 @@ def test_the_advice_on_data_is_what_a_training_does(data, batch, first, models, 
     assert lines[0].startswith(f"counterfoil {first} ")
     assert f"in batches of {batch} captions. {data} has " in lines[1]
     assert ("photos, as here:" in lines[4]) == (first == "evaluate")
+    other = {"train": "counterfoil evaluate ", "evaluate": "counterfoil train "}[first]
+    assert lines[-1].startswith(other)
     clip = {"model": str(models / "clip"), "way": "frozen", "written": None, "teachers": ()}
     dataset = load_dataset(data)
     plan = train_recipe("contrastive", dataset, **clip).stage("tuned").plan

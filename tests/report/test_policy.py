@@ -44,7 +44,9 @@ def blocks(folder: Path) -> str:
 def audit(folder: Path) -> str:
     item = ReviewItem(HOSTILE, HOSTILE, HOSTILE, ("keep", "fix"), ITEM, HOSTILE, proposed=HOSTILE)
     section = AuditSection("leaked", HOSTILE, HOSTILE, 1, 1, (Finding((item,), ITEM, (HOSTILE,)),))
-    return render_audit(AuditPage(HOSTILE, HOSTILE, (section,), (), HOSTILE, MADE))
+    return render_audit(
+        AuditPage(HOSTILE, HOSTILE, (HOSTILE,), (HOSTILE,), (section,), (), HOSTILE, MADE)
+    )
 
 
 def explanations(folder: Path) -> str:
