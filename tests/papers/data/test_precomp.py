@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -237,3 +238,51 @@ def test_word_ids_need_their_vocabulary(tmp_path):
     (tmp_path / "vocab.json").unlink()
     with pytest.raises(ValueError, match="holds word ids and no captions; put the vocabulary"):
         load_dataset(tmp_path)
+
+
+OTHER = ["<pad>", "<start>", "<end>", "<unk>", "the", "cat"]
+HERE, BESIDE = "f30k_precomp/f30k_precomp_vocab.json", "vocab/f30k_precomp_vocab.json"
+
+
+def write_vocabularies(tmp_path, names):
+    """The first has the words of the captions, the others have other words."""
+    folder = tmp_path / "f30k_precomp"
+    folder.mkdir()
+    write_ids(folder, ["1,4,5,2"], tmp_path / names[0])
+    for name in names[1:]:
+        words = {"word2idx": {word: n for n, word in enumerate(OTHER)}}
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps(words))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [HERE, "f30k_precomp/coco_precomp_vocab.json", "f30k_precomp/vocab.json"],
+        [HERE, BESIDE],
+        [BESIDE, "f30k_precomp/coco_precomp_vocab.json", "vocab/coco_precomp_vocab.json"],
+        [BESIDE, "f30k_precomp/vocab.json"],
+        ["f30k_precomp/vocab.json", "f30k_precomp/a_vocab.json", "f30k_precomp/b_vocab.json"],
+        ["f30k_precomp/my_vocab.json"],
+    ],
+)
+def test_word_ids_have_the_vocabulary_of_their_folder(tmp_path, names, monkeypatch):
+    folder = write_vocabularies(tmp_path, names)
+    assert read_precomp(folder).texts == ["a dog"]
+    monkeypatch.chdir(folder)
+    assert read_precomp(Path()).texts == ["a dog"]
+
+
+def test_several_vocabularies_are_named(tmp_path):
+    names = [f"f30k_precomp/{name}_vocab.json" for name in ("coco_precomp", "mine")]
+    folder = write_vocabularies(tmp_path, names)
+    said = "several vocabularies: coco_precomp_vocab.json, mine_vocab.json; name the one .* to f30k"
+    with pytest.raises(ValueError, match=said):
+        read_precomp(folder)
+
+
+def test_an_empty_file_of_word_ids_is_named(tmp_path):
+    write_ids(tmp_path, [], tmp_path / "vocab.json")
+    with pytest.raises(ValueError, match=r"train_precaps\.txt is empty; captions are needed there"):
+        read_precomp(tmp_path)

@@ -129,7 +129,7 @@ def _read_split(folder: Path, split: str) -> _StoredSplit:
     values = values[:, None, :] if values.ndim == 2 else values
     texts = _read_captions(folder, split)
     if not texts and not (folder / f"{split}_owner.txt").exists():
-        raise ValueError(f"{folder / f'{split}_caps.txt'} is empty; captions are needed there")
+        raise ValueError(f"{_captions_file(folder, split)} is empty; captions are needed there")
     rows, text_to_image, ids = _relation(folder, split, values, len(texts))
     captions: list[list[str]] = [[] for _ in rows]
     for text, image in zip(texts, text_to_image):
@@ -146,11 +146,17 @@ def _read_split(folder: Path, split: str) -> _StoredSplit:
     )
 
 
+def _captions_file(folder: Path, split: str) -> Path:
+    """The file of a split's captions, or of the ids of their words where it has no other."""
+    plain, words = folder / f"{split}_caps.txt", folder / f"{split}_precaps.txt"
+    return plain if plain.exists() or not words.exists() else words
+
+
 def _read_captions(folder: Path, split: str) -> list[str]:
     """The captions of a split: as they are, or from the ids of their words."""
-    plain, words = folder / f"{split}_caps.txt", folder / f"{split}_precaps.txt"
-    if plain.exists() or not words.exists():
-        return read_text_lines(plain, "captions, one a line")
+    words = _captions_file(folder, split)
+    if not words.name.endswith("_precaps.txt"):
+        return read_text_lines(words, "captions, one a line")
     tokenizer = _vocabulary(folder, words)
     texts, changed = [], 0
     for number, line in enumerate(read_text_lines(words, "word ids, one caption a line"), 1):
@@ -170,13 +176,24 @@ def _read_captions(folder: Path, split: str) -> list[str]:
 
 
 def _vocabulary(folder: Path, words: Path) -> WordTokenizer:
-    """The vocabulary of a folder's word ids, which BFAN has in ``vocab`` beside the data."""
-    places = [
-        *sorted(folder.glob("*vocab*")),
-        folder.parent / "vocab" / f"{folder.name}_vocab.json",
-    ]
-    places += [places[-1].with_suffix(".pkl")]
-    found = [path for path in places if path.suffix in (".json", ".pkl") and path.is_file()]
+    """The vocabulary of a folder's word ids, which BFAN has in ``vocab`` beside the data.
+
+    One that is named after the folder comes first, then one without a name, then the only other.
+    """
+    whole = folder.resolve()
+    own = f"{whole.name}_vocab"
+    stems = [folder / own, whole.parent / "vocab" / own, folder / "vocab"]
+    places = [stem.with_name(f"{stem.name}{end}") for stem in stems for end in (".json", ".pkl")]
+    found = [path for path in places if path.is_file()]
+    if not found:
+        others = [path for path in sorted(folder.glob("*vocab*")) if path.is_file()]
+        found = [path for path in others if path.suffix in (".json", ".pkl")]
+        if len({path.stem for path in found}) > 1:
+            raise ValueError(
+                f"{words} holds word ids, and {folder} has several vocabularies: "
+                f"{', '.join(path.name for path in found)}; name the one that they belong to "
+                f"{own}{found[0].suffix}, or leave it there alone"
+            )
     if not found:
         raise ValueError(
             f"{words} holds word ids and no captions; put the vocabulary that they belong to "
