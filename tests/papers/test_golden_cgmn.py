@@ -41,7 +41,8 @@ def inputs() -> dict[str, Tensor]:
 
 
 def model(*, overlap: bool = True, training: bool = False, leaks: bool = False) -> CGMN:
-    found = cgmn_from_checkpoint(golden_scores.checkpoint(SYSTEM, if_IOU=overlap))
+    graph = any("relationGCN" in name for name in golden_scores.checkpoint(SYSTEM).state)
+    found = cgmn_from_checkpoint(golden_scores.checkpoint(SYSTEM, if_IOU=overlap and graph))
     built = found.build()
     assert isinstance(built, CGMN)
     built.released_padding = leaks
@@ -195,7 +196,8 @@ def test_agrees_with_the_authors(key):
 
 
 def test_the_relation_of_the_paper_is_another_model():
+    if (theirs := golden().outputs.get("img/iou/eval/vec")) is None:
+        pytest.skip("this folder has no graph of overlapping boxes")
     host = model()
     host.relation = "cosine"
-    theirs = golden().outputs["img/iou/eval/vec"]
     assert (host.encode_images(images()).tokens[:, 0] - theirs).abs().max() > 1e-3

@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions, TwoTowerModel
 
 State = dict[str, Tensor]
+T = TypeVar("T")
 THIRD = "caption_model."  # a third state dict: VSRN's captioner, or a module that scores
 PREFIXES = ("img_enc.", "txt_enc.", THIRD)
 MOST_SAID = 200  # characters of what does not fit
@@ -319,15 +320,43 @@ def given_options(
     """
     known, options = inspect.signature(make).parameters, checkpoint.options
     return {
-        ours: type(known[ours].default)(options[theirs])
+        ours: option_value(options, theirs, known[ours].default)
         for theirs, ours in names.items()
         if options.get(theirs) is not None
     }
 
 
+def option_value(options: Mapping[str, Any], name: str, default: T) -> T:
+    """Return an option with the default's type, or the default where it is missing or None.
+
+    Raises:
+        ValueError: the option cannot have that type.
+    """
+    given = options.get(name)
+    if given is None:
+        return default
+    kind: Any = type(default)
+    if kind is str and not isinstance(given, str):
+        raise _no_value(name, given, default)
+    try:
+        value: T = kind(given)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _no_value(name, given, default) from error
+    return value
+
+
+def _no_value(name: str, given: object, default: object) -> ValueError:
+    short = textwrap.shorten(repr(given), MOST_SAID, placeholder=" …")
+    kind = {str: "text", int: "a whole number", float: "a number"}.get(type(default), "a value")
+    return ValueError(
+        f"this checkpoint has {name}={short} among its options, where {kind} such as {default!r} "
+        "is read; correct the option, or give the checkpoint as its authors saved it"
+    )
+
+
 def image_tower_config(state: State) -> ImageTower:
     """Return the config of the image tower that fits renamed tensors."""
-    width, features = state["image.fc.weight"].shape
+    width, features = _tensor(state, "image.fc.weight").shape
     if "image.enter.weight" not in state:
         return lazy(Regions, features=features, width=width)
     return lazy(MLPRegions, features=features, width=width, inner=len(state["image.enter.weight"]))
@@ -342,14 +371,20 @@ def text_tower_config(state: State, bert: str) -> TextTower:
 
 def gru_config(state: State, **arguments: Any) -> GRU:
     """Return the config of the recurrent text tower that fits renamed tensors."""
-    words, word_width = state["text.embed.weight"].shape
+    words, word_width = _tensor(state, "text.embed.weight").shape
     return lazy(
         GRU,
         words=words,
         word_width=word_width,
-        width=state["text.rnn.weight_hh_l0"].shape[1],
+        width=_tensor(state, "text.rnn.weight_hh_l0").shape[1],
         layers=sum(name.startswith("text.rnn.weight_ih_l") for name in state)
         // (2 if "text.rnn.weight_ih_l0_reverse" in state else 1),
         bidirectional="text.rnn.weight_ih_l0_reverse" in state,
         **arguments,
     )
+
+
+def _tensor(state: State, name: str) -> Tensor:
+    if name not in state:
+        raise ValueError(f"this checkpoint has no {name!r}; is it whole, and of this system?")
+    return state[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from counterfoil.papers.models import (
     vsrn,
     xdim,
 )
-from counterfoil.papers.models.convert import SYSTEMS, convert_checkpoint
+from counterfoil.papers.models.convert import SYSTEMS, convert_checkpoint, find_augmentation
 from counterfoil.papers.models.sgraf import SGRAF
 from counterfoil.papers.models.uniter import UNITER
 from counterfoil.papers.models.user import EnhancedRegions
@@ -273,6 +274,16 @@ def test_a_tensor_that_is_missing_is_named(name, folder):
         ("naaf", {"thres": 0.5, "thres_safe": 0.25}, lambda m: m.thresholds.tolist(), [0.5, 0.25]),
         ("vsrn-f30k", {"data_name": "coco_precomp"}, lambda m: m.norm, None),
         ("vsrn-f30k", {"data_name": "f30k_precomp"}, lambda m: m.normalise_regions, False),
+        ("vsrn-f30k", {"data_name": None}, lambda m: m.normalise_regions, False),
+        ("cgmn-overlap", {"if_IOU": None}, lambda m: len(m.overlaps), 1),
+        ("cgmn-overlap", {"if_IOU": False}, lambda m: len(m.overlaps), 0),
+        ("cgmn", {"if_IOU": None}, lambda m: len(m.overlaps), 0),
+        (
+            "scan",
+            {"cross_attn": "i2t", "lambda_softmax": None},
+            lambda m: m.attention.sharpness,
+            4,
+        ),
         ("vsrn-f30k", {"max_len": 7}, lambda m: m.captioner.longest, 7),
         ("vsrn-f30k", {"input_dropout_p": 0.3}, lambda m: m.captioner.dropout.p, 0.3),
         ("esa", {"hardnum": 3}, lambda m: m.copies, 3),
@@ -350,8 +361,55 @@ def test_thresholds_that_are_not_there_are_missed(folder, capsys):
     state = authors("naaf", model("naaf", folder))
     SYSTEMS["naaf"](Checkpoint(state, {"thres": 0.1, "thres_safe": 0.2}))
     assert not capsys.readouterr().err
-    SYSTEMS["naaf"](Checkpoint(state))
-    assert "has no thresholds among its options" in capsys.readouterr().err.replace("\n", " ")
+    for options, missing, thresholds in (
+        ({}, "no thres and no thres_safe", [0.0, 0.0]),
+        ({"thres": 0.5, "thres_safe": None}, "no thres_safe", [0.5, 0.0]),
+        ({"thres_safe": 0.25}, "no thres", [0.0, 0.25]),
+    ):
+        found = SYSTEMS["naaf"](Checkpoint(state, options))
+        assert found.state["thresholds"].tolist() == thresholds
+        assert f"has {missing} among its options" in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("bfan", "lambda_softmax", [1]),
+        ("bfan", "focal_type", ["prob"]),
+        ("naaf", "alpha", "much"),
+        ("naaf", "thres", [0.5]),
+        ("vsrn-f30k", "data_name", 30),
+        ("vsrn-f30k", "max_len", float("inf")),
+        ("dive", "img_1x1_dropout", {}),
+        ("dive", "dropout", [0.1]),
+    ],
+)
+def test_an_option_of_another_kind_is_named(name, option, value, folder):
+    checkpoint = Checkpoint(authors(name, model(name, folder)), {option: value})
+    said = re.escape(f"{option}={value!r} among its options, where ")
+    with pytest.raises(ValueError, match=said):
+        SYSTEMS[system_of(name)](checkpoint)
+
+
+def test_what_training_drops_is_a_number():
+    with pytest.raises(ValueError, match=r"caption_drop_prob=\[1\] .* a number such as 0.2"):
+        find_augmentation("dive", {"caption_drop_prob": [1]})
+    assert find_augmentation("dive", {"caption_drop_prob": None}).words == 0.2
+
+
+@pytest.mark.parametrize(
+    ("name", "lost", "ours"),
+    [
+        ("cgmn", "txt_enc.rnn.weight_hh", "text.rnn.weight_hh_l0"),
+        ("naaf", "img_enc.fc.weight", "image.fc.weight"),
+    ],
+)
+def test_a_tower_without_its_size_is_refused(name, lost, ours, folder):
+    state = authors(name, model(name, folder))
+    less = {theirs: value for theirs, value in state.items() if not theirs.startswith(lost)}
+    assert len(less) < len(state)
+    with pytest.raises(ValueError, match=f"has no '{ours}'; is it whole"):
+        SYSTEMS[name](Checkpoint(less))
 
 
 def test_an_unknown_option_is_refused(folder):

@@ -116,3 +116,10 @@ def test_shapes_that_do_not_fit_are_refused():
 def test_another_systems_tensors_are_refused():
     with pytest.raises(ValueError, match=r"has no 'text.word_embeddings.weight'; is it another"):
         convert_uniter({"img_enc.fc.weight": torch.zeros(1)})
+
+
+def test_options_that_are_none_or_no_numbers():
+    built = uniter_from_checkpoint(Checkpoint(authors(), {"heads": None, "mask": None})).build()
+    assert (built.body.layers[0].heads, built.text.mask_word) == (2, 103)
+    with pytest.raises(ValueError, match=r"heads=\[4\] among its options, where a whole number"):
+        uniter_from_checkpoint(Checkpoint(authors(), {"heads": [4]}))

@@ -23,6 +23,7 @@ from counterfoil.models.checkpoints import (
     State,
     TensorNames,
     convert_towers,
+    option_value,
     refuse_options,
 )
 from counterfoil.models.layers.attention_model import nonempty, torch_scores
@@ -337,7 +338,7 @@ def convert_cgmn(state: dict[str, Tensor]) -> State:
 def cgmn_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     """Convert a checkpoint of CGMN, with its graph of overlapping boxes where it was trained so.
 
-    Its options say so by `if_IOU`; without options, the tensors of that graph do.
+    Its options say so by `if_IOU`; without that, the tensors of that graph do.
 
     Raises:
         ValueError: a tensor is missing or unknown, or it compares vectors in another way.
@@ -348,7 +349,7 @@ def cgmn_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
         part: len({name.split(".")[1] for name in state if name.startswith(f"{part}.")})
         for part in ("relations", "overlaps")
     }
-    if not checkpoint.options.get("if_IOU", layers["overlaps"] > 0):
+    if not option_value(checkpoint.options, "if_IOU", layers["overlaps"] > 0):
         state = {name: value for name, value in state.items() if not name.startswith("overlaps.")}
         layers["overlaps"] = 0
     elif not layers["overlaps"]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, final
 from counterfoil.core.config import Config, parse_choice
 from counterfoil.data.processor import FeatureProcessor, ImageProcessor
 from counterfoil.data.tokenizers import Tokenizer, WordPieceTokenizer
-from counterfoil.models.checkpoints import Checkpoint, ConvertedModel, read_checkpoint
+from counterfoil.models.checkpoints import Checkpoint, ConvertedModel, option_value, read_checkpoint
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
 from counterfoil.models.vsepp import vsepp_from_checkpoint
@@ -133,18 +133,17 @@ def find_augmentation(system: str, options: Mapping[str, Any]) -> Augmentation:
     """Return what a system's training leaves out; without its options, as published."""
 
     def number(name: str, published: float) -> float:
-        value = options.get(name)
-        return published if value is None else float(value)
+        return option_value(options, name, published)
 
     drops = Augmentation(regions=DROP, words=DROP)
     match system:
         case "gpo" | "xdim":
             return drops
         case "chan":
-            off = not number("drop", 1)
+            off = not number("drop", 1.0)
             return Augmentation() if off else replace(drops, regions=number("obj_drop_rate", DROP))
         case "hrem":
-            return drops if number("size_augment", 1) else Augmentation()
+            return drops if number("size_augment", 1.0) else Augmentation()
         case "esa":  # the model itself pools without some regions
             return Augmentation(words=DROP, dropout=0.1)
         case "user":  # every region is needed by its enhancement

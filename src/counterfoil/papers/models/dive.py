@@ -31,6 +31,7 @@ from counterfoil.models.checkpoints import (
     TensorNames,
     given_options,
     gru_config,
+    option_value,
     refuse_options,
 )
 from counterfoil.models.layers.pooling import (
@@ -646,7 +647,7 @@ def dive_from_checkpoint(checkpoint: Checkpoint, *, bert: str = BERT) -> Convert
         width=width,
         inner=len(state["image.tower.enter.bias"]),
         stacked=True,
-        dropout=options.get("img_1x1_dropout", 0.1),
+        dropout=option_value(options, "img_1x1_dropout", 0.1),
     )
     spec = config(
         DivE,
@@ -660,7 +661,7 @@ def dive_from_checkpoint(checkpoint: Checkpoint, *, bert: str = BERT) -> Convert
         rounds=len(rounds),
         inner=len(state["image_slots.enter.weight"]) // width,
         similarity=SIMILARITIES[ranks],
-        diversity_of="slots" if options.get("unif_residual", True) else "elements",
+        diversity_of="slots" if option_value(options, "unif_residual", True) else "elements",
         released_padding=True,
         **given_options(DivE, checkpoint, OPTIONS),
     )
@@ -671,7 +672,7 @@ def _text(state: State, options: Mapping[str, Any], bert: str) -> PartsTower:
     """Return the config of the text tower that fits these tensors and options."""
     if "text.gru.embed.weight" in state:
         plain = {name.replace("text.gru.", "text."): value for name, value in state.items()}
-        share = 0.0 if options.get("rnn_no_dropout") else float(options.get("dropout", 0.1))
+        share = 0.0 if options.get("rnn_no_dropout") else option_value(options, "dropout", 0.1)
         return lazy(WordsAndStates, gru=gru_config(plain, dropout=share), dropout=share)
     width = len(state["text.tower.fc.weight"])
     return lazy(

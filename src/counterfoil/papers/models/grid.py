@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from counterfoil.core.config import lazy
 from counterfoil.data.processor import PixelProcessor
-from counterfoil.models.checkpoints import State
+from counterfoil.models.checkpoints import State, option_value
 from counterfoil.models.layers.pooling import ImageTower, check_choice, check_positive
 from counterfoil.models.layers.pretrained import GridTower
 
@@ -190,5 +190,5 @@ def reads_detector(options: Mapping[str, Any]) -> bool:
 def picture_processor(options: Mapping[str, Any]) -> PixelProcessor:
     """Return how pictures are prepared for a checkpoint trained with these options."""
     mean, deviation = DETECTOR if reads_detector(options) else IMAGENET
-    size = int(SIDE * float(options.get("input_scale_factor") or 1))
+    size = int(SIDE * (option_value(options, "input_scale_factor", 1.0) or 1))
     return PixelProcessor(size, mean, deviation, frame="squash bilinear")

@@ -17,6 +17,7 @@ from counterfoil.models.checkpoints import (
     ConvertedModel,
     TensorNames,
     convert_towers,
+    option_value,
 )
 from counterfoil.models.layers.cross_attention import (
     AttendedProducts,
@@ -293,13 +294,14 @@ OPTIONS = {"lambda_softmax": "lambda_softmax", "alpha": "alpha"}
 def naaf_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     """Convert a checkpoint of NAAF; its thresholds are read from its options."""
     state = NAMES.renamed(checkpoint.state)
-    if "thres_safe" not in checkpoint.options:
+    names = ("thres", "thres_safe")
+    if missing := [name for name in names if checkpoint.options.get(name) is None]:
         warn(
-            "this NAAF checkpoint has no thresholds among its options (thres, thres_safe), where "
-            "its authors keep them; they are taken as 0, and it scores otherwise: give the whole "
+            f"this NAAF checkpoint has no {' and no '.join(missing)} among its options, where its "
+            "authors keep its thresholds; 0 is taken, and it scores otherwise: give the whole "
             "checkpoint"
         )
-    thresholds = (checkpoint.options.get(name, 0.0) for name in ("thres", "thres_safe"))
-    state["thresholds"] = torch.tensor([float(value) for value in thresholds])
+    thresholds = [option_value(checkpoint.options, name, 0.0) for name in names]
+    state["thresholds"] = torch.tensor(thresholds)
     state["mined"] = state["thresholds"].clone()
     return convert_towers(NAAF, checkpoint, state, options=OPTIONS)

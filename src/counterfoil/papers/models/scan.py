@@ -98,7 +98,7 @@ OPTIONS = {
 
 def scan_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     """Convert a checkpoint of SCAN; without its options, t2i LogSumExp as published."""
-    options = dict(checkpoint.options)
+    options = {name: value for name, value in checkpoint.options.items() if value is not None}
     if options.get("cross_attn") == "i2t":
         options = {"lambda_softmax": 4.0, "lambda_lse": 5.0, **options}
     state = NAMES.renamed(checkpoint.state)

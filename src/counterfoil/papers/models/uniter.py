@@ -12,7 +12,13 @@ from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
 from counterfoil.core.config import config
 from counterfoil.core.types import Embeddings, ModalityBatch
-from counterfoil.models.checkpoints import Checkpoint, ConvertedModel, State, longest_prefix
+from counterfoil.models.checkpoints import (
+    Checkpoint,
+    ConvertedModel,
+    State,
+    longest_prefix,
+    option_value,
+)
 from counterfoil.models.layers.joint_encoder import (
     EPSILON,
     SPREAD,
@@ -435,13 +441,13 @@ def uniter_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
         UNITER,
         layers=len({layer[1] for name in state if (layer := OUR_LAYER.fullmatch(name))}),
         width=width,
-        heads=int(options.get("heads", max(1, width // HEAD_WIDTH))),
+        heads=option_value(options, "heads", max(1, width // HEAD_WIDTH)),
         inner=_rows(state, "body.layers.0.wide.weight", 4 * width),
         vocabulary=vocabulary,
         positions=_rows(state, "text.position_embeddings.weight", 512),
         features=state["image.fc.weight"].shape[1],
         classes=_rows(state, "says.classify.out.weight", 1601),
-        mask=int(options.get("mask", MASK if vocabulary > MASK else 0)),
+        mask=option_value(options, "mask", MASK if vocabulary > MASK else 0),
         outputs=head_names(state),
     )
     state = with_derived_heads(state)

@@ -29,6 +29,7 @@ from counterfoil.models.checkpoints import (
     TensorNames,
     convert_towers,
     given_options,
+    option_value,
     refuse_options,
 )
 from counterfoil.models.layers.pooling import (
@@ -420,8 +421,7 @@ def vsrn_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     refuse_options(VSRN, checkpoint, {"use_abs": (False,), "measure": ("cosine", False)})
     state = convert_vsrn(checkpoint.state)
     batch_norm = "norm.weight" in state
-    if "data_name" in checkpoint.options:
-        batch_norm = batch_norm and checkpoint.options["data_name"].startswith("f30k")
+    batch_norm &= option_value(checkpoint.options, "data_name", "f30k").startswith("f30k")
     if not batch_norm:
         state = {name: value for name, value in state.items() if not name.startswith("norm.")}
     captioner = None
