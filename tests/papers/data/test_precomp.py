@@ -274,6 +274,17 @@ def test_word_ids_have_the_vocabulary_of_their_folder(tmp_path, names, monkeypat
     assert read_precomp(Path()).texts == ["a dog"]
 
 
+def test_a_linked_folder_has_two_names(tmp_path):
+    folder = write_vocabularies(tmp_path, [BESIDE])
+    for link in (tmp_path / "mine", tmp_path / "apart" / "f30k_precomp"):
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(folder)
+        assert read_precomp(link).texts == ["a dog"]
+    folder.rename(tmp_path / "stored")
+    folder.symlink_to(tmp_path / "stored")
+    assert read_precomp(folder).texts == ["a dog"]
+
+
 def test_several_vocabularies_are_named(tmp_path):
     names = [f"f30k_precomp/{name}_vocab.json" for name in ("coco_precomp", "mine")]
     folder = write_vocabularies(tmp_path, names)

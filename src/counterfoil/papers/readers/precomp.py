@@ -180,9 +180,10 @@ def _vocabulary(folder: Path, words: Path) -> WordTokenizer:
 
     One that is named after the folder comes first, then one without a name, then the only other.
     """
-    whole = folder.resolve()
-    own = f"{whole.name}_vocab"
-    stems = [folder / own, whole.parent / "vocab" / own, folder / "vocab"]
+    named = (folder.absolute(), folder.resolve())  # it may be a link
+    stems = [place / f"{place.name}_vocab" for place in named]
+    stems += [place.parent / "vocab" / f"{place.name}_vocab" for place in named]
+    stems += [folder / "vocab"]
     places = [stem.with_name(f"{stem.name}{end}") for stem in stems for end in (".json", ".pkl")]
     found = [path for path in places if path.is_file()]
     if not found:
@@ -192,7 +193,7 @@ def _vocabulary(folder: Path, words: Path) -> WordTokenizer:
             raise ValueError(
                 f"{words} holds word ids, and {folder} has several vocabularies: "
                 f"{', '.join(path.name for path in found)}; name the one that they belong to "
-                f"{own}{found[0].suffix}, or leave it there alone"
+                f"{named[0].name}_vocab{found[0].suffix}, or leave it there alone"
             )
     if not found:
         raise ValueError(
