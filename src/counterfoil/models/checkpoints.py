@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, TypeGuard, TypeVar, final
 
 import numpy as np
 import torch
@@ -129,27 +129,38 @@ def _parts(path: Path, saved: object) -> Checkpoint:
             "beside a model; give the file with the weights, such as model_step_5000.pt"
         )
     if isinstance(saved, dict) and "model" in saved:
-        named: Any = next((saved[name] for name in OPTIONS if saved.get(name) is not None), {})
-        options = vars(named) if isinstance(named, argparse.Namespace) else named
-        if not isinstance(options, Mapping):
-            raise ValueError(
-                f"{path} has a {type(options).__name__} as its options, which cannot be read; save "
-                "them as a dict, or the tensors alone"
-            )
-        saved = saved["model"]
+        options, saved = _options(path, saved), saved["model"]
+    elif isinstance(saved, dict) and isinstance(saved.get("model_dict"), dict):  # LightningDOT
+        options, saved = _options(path, saved), saved["model_dict"]
     # CHAN also saves state dicts without tensors
     dicts = [part for part in saved if part != {}] if isinstance(saved, list | tuple) else []
-    if isinstance(saved, dict) and isinstance(saved.get("model_dict"), dict):  # LightningDOT
-        saved = saved["model_dict"]
-    if len(dicts) in (2, 3) and all(isinstance(part, dict) for part in dicts):
+    if len(dicts) in (2, 3) and all(_is_state(part) for part in dicts):
         named = zip(PREFIXES, dicts, strict=False)
         saved = {prefix + name: value for prefix, part in named for name, value in part.items()}
-    if not isinstance(saved, dict) or not all(isinstance(v, Tensor) for v in saved.values()):
+    if not _is_state(saved):
         raise ValueError(
             f"{path} holds a {type(saved).__name__}, not the state dicts [image, text] of "
             "an image encoder and a text encoder; give a checkpoint as the authors saved it"
         )
     return Checkpoint(saved, options)
+
+
+def _is_state(part: object) -> TypeGuard[State]:
+    return isinstance(part, dict) and all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in part.items()
+    )
+
+
+def _options(path: Path, saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options that stand beside the weights; none where there are none."""
+    named: Any = next((saved[name] for name in OPTIONS if saved.get(name) is not None), {})
+    options = vars(named) if isinstance(named, argparse.Namespace) else named
+    if not isinstance(options, Mapping):
+        raise ValueError(
+            f"{path} has a {type(options).__name__} as its options, which cannot be read; save "
+            "them as a dict, or the tensors alone"
+        )
+    return options
 
 
 # Tensor names: the prefixes that several models share, and the mapping of a model's names.
@@ -336,7 +347,8 @@ def option_value(options: Mapping[str, Any], name: str, default: T) -> T:
     if given is None:
         return default
     kind: Any = type(default)
-    if kind is str and not isinstance(given, str):
+    part = kind is int and isinstance(given, float) and not given.is_integer()
+    if part or (kind is str and not isinstance(given, str)):
         raise _no_value(name, given, default)
     try:
         value: T = kind(given)

@@ -12,15 +12,17 @@ from torch import Tensor
 
 from counterfoil.core.types import ModalityBatch
 from counterfoil.model import load_model
+from counterfoil.models.checkpoints import Checkpoint
 from counterfoil.papers.cli.convert import convert as convert_command
 from counterfoil.papers.models.convert import convert_checkpoint
-from counterfoil.papers.models.ernievil import ErnieViL
+from counterfoil.papers.models.ernievil import ErnieViL, ernievil_from_checkpoint
 from counterfoil.papers.models.paddle import read_parameter
 from papers.recipes.test_convert import bert
 from papers_matcher_cases import _ernievil
 
 FEATURES, WORDS, PLACES = 6, 13, 9
 TEXT, IMAGE, SHARED = (12, 20), (15, 7), 8  # width and width of the perceptron
+HUGE = b"\x08\0\0\0" + b"\x08\x05" + b"\x10\x80\x80\x80\x80\x08"  # of one size, 2^31
 OPTIONS = {
     "num_attention_heads": 3,
     "v_num_attention_heads": 5,
@@ -121,6 +123,71 @@ def test_options_may_lie_beside_the_folder_and_must_fit(tmp_path):
         convert_checkpoint(files, "ernievil")
 
 
+def test_other_json_beside_the_folder_is_passed_over(tmp_path):
+    files = saved(tmp_path / "params")
+    (tmp_path / "lines.json").write_text('{"a": 1}\n{"a": 2}\n')
+    (tmp_path / "captions.json").write_text("[]")
+    (tmp_path / "large.json").write_text(json.dumps(OPTIONS | {"more": "x" * (1 << 20)}))
+    (tmp_path / "options.json").write_text(json.dumps(OPTIONS))
+    assert convert_checkpoint(files, "ernievil").options == OPTIONS
+    (files / "ernie_vil.json").write_text("{")
+    with pytest.raises(ValueError, match=r"ernie_vil\.json cannot be read as options of a model"):
+        convert_checkpoint(files, "ernievil")
+
+
+def test_half_a_match_is_refused_and_none_is_said(capsys):
+    for name in ("match_fc.w_0", "match_fc.b_0"):
+        state = {n: v for n, v in parameters().items() if n != name}
+        with pytest.raises(ValueError, match=f"has no '{name}'; give the whole folder"):
+            ernievil_from_checkpoint(Checkpoint(state, OPTIONS))
+    ernievil_from_checkpoint(Checkpoint(parameters(), OPTIONS))
+    assert "warning" not in capsys.readouterr().err
+    ernievil_from_checkpoint(Checkpoint(parameters(match=False), OPTIONS)).build()
+    assert "its scores mean nothing until it is fine-tuned" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hidden_act": "relu"}, "hidden_act='relu', and ErnieViL has gelu alone"),
+        (
+            {"num_attention_heads": "x"},
+            "num_attention_heads='x' among its options, where a whole n",
+        ),
+        (
+            {"v_num_attention_heads": 5.5},
+            "v_num_attention_heads=5.5 among its options, where a whole",
+        ),
+        ({"co_num_attention_heads": [2]}, r"co_num_attention_heads=\[2\] among its options"),
+        ({"co_num_attention_heads": 0}, "co_num_attention_heads=0 does not divide a width of 8"),
+        ({"v_num_attention_heads": None}, "put the JSON file with 'v_num_attention_heads'"),
+        ({"mask": {}}, r"mask=\{\} among its options, where a whole number"),
+        ({"t_biattention_id": 3}, "t_biattention_id=3 is no list of whole numbers"),
+        ({"v_biattention_id": ["0", "2", "2"]}, "v_biattention_id=.* is no list of whole numbers"),
+    ],
+)
+def test_impossible_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        ernievil_from_checkpoint(Checkpoint(parameters(), OPTIONS | options))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sent_embedding": torch.zeros(0, 12)}, r"'sent_embedding' has the shape \(0, 12\)"),
+        ({"sent_embedding": torch.tensor(1.0)}, r"'sent_embedding' has the shape \(\)"),
+        ({"word_embedding": torch.zeros(3)}, r"'word_embedding' has the shape \(3,\)"),
+        ({"image_emb.w_0": torch.zeros(3)}, r"'image_emb\.w_0' has the shape \(3,\), and a mat"),
+        ({"encoder_layer_0_ffn_fc_0.w_0": None}, r"has no 'text_layers\.0\.wide\.weight'"),
+        ({"encoder_vlayer_0_ffn_fc_0.w_0": None}, r"has no 'image_layers\.0\.wide\.weight'"),
+    ],
+)
+def test_other_tensors_are_refused(change, message):
+    state = {n: v for n, v in (parameters() | change).items() if v is not None}
+    with pytest.raises(ValueError, match=message):
+        ernievil_from_checkpoint(Checkpoint(state, OPTIONS))
+
+
 def test_the_command_writes_a_folder_that_scores(tmp_path):
     files, folder = saved(tmp_path / "params", match=False), bert(tmp_path / "bert")
     (files / "ernie_vil.json").write_text(json.dumps(OPTIONS))
@@ -142,6 +209,8 @@ def test_the_command_writes_a_folder_that_scores(tmp_path):
         (lambda data: data[:-4], "23 numbers for the shape"),
         (lambda data: b"\x01" + data[1:], "its beginning is another"),
         (lambda data: data[:9], "requires a buffer"),
+        (lambda data: data.replace(b"\x10\x04", b"\x10\x00", 1), "it has a size of 0"),
+        (lambda data: data[:16] + HUGE + data[26:], "it has a size of 2147483648"),
         (lambda data: data.replace(b"\x08\x05", b"\x08\x09"), "its numbers are of type 9"),
     ],
 )

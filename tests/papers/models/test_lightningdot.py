@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,14 @@ from counterfoil.model import load_model
 from counterfoil.models.checkpoints import Checkpoint
 from counterfoil.papers.cli.convert import convert as convert_command
 from counterfoil.papers.models.convert import convert_checkpoint
-from counterfoil.papers.models.lightningdot import LightningDOT, lightningdot_from_checkpoint
+from counterfoil.papers.models.lightningdot import (
+    KINDS,
+    POSITION,
+    TEXT_KINDS,
+    VEIL,
+    LightningDOT,
+    lightningdot_from_checkpoint,
+)
 from papers.recipes.test_convert import bert
 from papers_matcher_cases import _lightningdot
 
@@ -114,6 +122,72 @@ def test_without_a_projection_the_first_state_is_the_vector():
     state = {n: v for n, v in authors().items() if "encode_proj" not in n}
     with pytest.raises(ValueError, match="image tower gives 128 numbers per vector and the text"):
         lightningdot_from_checkpoint(Checkpoint(state)).build()
+
+
+def test_one_projection_of_two_is_refused():
+    state = {n: v for n, v in authors().items() if not n.startswith("txt_model.encode_proj")}
+    with pytest.raises(ValueError, match=r"has no 'text\.project\.0\.weight'.*it is incomplete"):
+        lightningdot_from_checkpoint(Checkpoint(state))
+
+
+@pytest.mark.parametrize("kind", [dict, Namespace])
+def test_options_beside_the_weights_are_read(kind, tmp_path):
+    given = {"model_dict": authors(), "opt": kind(heads=4), "optimizer_dict": {}}
+    torch.save(given, tmp_path / "flickr-ft.pt")
+    found = convert_checkpoint(tmp_path / "flickr-ft.pt", "lightningdot")
+    assert found.options == {"heads": 4}
+    assert found.build().image.body.layers[0].heads == 4
+    torch.save(given | {"opt": 4}, tmp_path / "flickr-ft.pt")
+    with pytest.raises(ValueError, match="has a int as its options, which cannot be read"):
+        convert_checkpoint(tmp_path / "flickr-ft.pt", "lightningdot")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"heads": "x"}, "heads='x' among its options, where a whole number"),
+        ({"first": 1.5}, "first=1.5 among its options, where a whole number"),
+        ({"mask": [3]}, r"mask=\[3\] among its options, where a whole number"),
+    ],
+)
+def test_impossible_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        lightningdot_from_checkpoint(Checkpoint(authors(), options))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (VEIL, torch.zeros(1, FEATURES), r"has the shape \(1, 6\), and a table of at least 2 rows"),
+        (KINDS, torch.zeros(1, 128), r"has the shape \(1, 128\), and a table of at least 2 rows"),
+        (TEXT_KINDS, torch.zeros(0, 64), r"has the shape \(0, 64\), and a table of at least 1 row"),
+        (POSITION, torch.tensor(1.0), r"has the shape \(\), and a table"),
+        ("img_model.bert.img_embeddings.img_linear.weight", torch.zeros(()), "of another shape"),
+        ("txt_model.bert.embeddings.word_embeddings.weight", torch.zeros(3), "of another shape"),
+        (
+            "txt_model.bert.encoder.layer.0.intermediate.dense.weight",
+            None,
+            r"has no 'text\.body\.layers\.0\.wide\.weight'",
+        ),
+        (7, torch.zeros(3), "not the state dicts"),
+    ],
+)
+def test_other_tensors_are_refused(name, value, message, tmp_path):
+    state = {n: v for n, v in (authors() | {name: value}).items() if v is not None}
+    torch.save({"model_dict": state}, tmp_path / "flickr-ft.pt")
+    with pytest.raises(ValueError, match=message):
+        convert_checkpoint(tmp_path / "flickr-ft.pt", "lightningdot")
+
+
+def test_special_tokens_are_the_tokenizer_s(tmp_path, capsys):
+    folder, checkpoint = bert(tmp_path / "bert"), saved(tmp_path / "coco-ft.pt")
+    convert_command("lightningdot", checkpoint, folder, tmp_path / "out")
+    opened = load_model(tmp_path / "out")
+    pieces = opened.processor.tokenizer.tokens
+    assert pieces([opened.model.image.embed.first]) == ["[CLS]"]
+    assert pieces([opened.model.text.embed.mask_word]) == ["[MASK]"]
+    shown = capsys.readouterr().err
+    assert "does not say how many attention heads it has (heads); 2 and 1 are taken" in shown
 
 
 def test_the_command_writes_a_folder_that_scores(tmp_path):

@@ -55,8 +55,10 @@ def convert(
         WITH_BERT,
         WITHOUT_TEXT_MODEL,
         convert_checkpoint,
+        guessed_heads,
         image_processor,
         with_augmentation,
+        with_special_tokens,
     )
     from counterfoil.saved import save_model
 
@@ -75,6 +77,13 @@ def convert(
     converted = with_augmentation(converted, model, tokenizer)
     if not converted.options and model not in ("vsepp", *WITHOUT_TEXT_MODEL):
         info(f"{checkpoint.name} has no options beside its tensors; the published ones are taken")
+    for option, numbers in guessed_heads(converted, model).items():
+        info(
+            f"{checkpoint.name} does not say how many attention heads it has ({option}); "
+            f"{' and '.join(str(number) for number in numbers)} are taken"
+        )
+    if model in WITHOUT_TEXT_MODEL and isinstance(tokenizer, WordPieceTokenizer):
+        converted = with_special_tokens(converted, tokenizer)
     spec = converted.model
     if model == "cgmn":
         warn(
@@ -82,8 +91,6 @@ def convert(
             "passes, encode_texts(texts, pairs); here each word is related to itself alone, so "
             "scores are not the authors'"
         )
-    if "mask" in spec.arguments and tokenizer.mask is not None:
-        spec = spec.replace(mask=tokenizer.mask)
     spec = portable_config(spec)  # a folder names no other, as that of BERT
     save_model(
         folder,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,13 @@ from typing import Any, Protocol, final
 from counterfoil.core.config import Config, parse_choice
 from counterfoil.data.processor import FeatureProcessor, ImageProcessor
 from counterfoil.data.tokenizers import Tokenizer, WordPieceTokenizer
-from counterfoil.models.checkpoints import Checkpoint, ConvertedModel, option_value, read_checkpoint
+from counterfoil.models.checkpoints import (
+    MOST_SAID,
+    Checkpoint,
+    ConvertedModel,
+    option_value,
+    read_checkpoint,
+)
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
 from counterfoil.models.vsepp import vsepp_from_checkpoint
@@ -19,17 +26,17 @@ from counterfoil.papers.models.bfan import bfan_from_checkpoint
 from counterfoil.papers.models.cgmn import cgmn_from_checkpoint
 from counterfoil.papers.models.chan import chan_from_checkpoint
 from counterfoil.papers.models.dive import dive_from_checkpoint
-from counterfoil.papers.models.ernievil import ernievil_from_checkpoint, is_ernievil
+from counterfoil.papers.models.ernievil import ErnieViL, ernievil_from_checkpoint, is_ernievil
 from counterfoil.papers.models.esa import esa_from_checkpoint
 from counterfoil.papers.models.gpo import gpo_from_checkpoint
 from counterfoil.papers.models.grid import ResnetGridTower, picture_processor
 from counterfoil.papers.models.hrem import hrem_from_checkpoint
-from counterfoil.papers.models.lightningdot import lightningdot_from_checkpoint
+from counterfoil.papers.models.lightningdot import TokenAndRegions, lightningdot_from_checkpoint
 from counterfoil.papers.models.naaf import naaf_from_checkpoint
 from counterfoil.papers.models.paddle import read_paddle
 from counterfoil.papers.models.scan import scan_from_checkpoint
 from counterfoil.papers.models.sgraf import sgraf_from_checkpoint
-from counterfoil.papers.models.uniter import uniter_from_checkpoint
+from counterfoil.papers.models.uniter import UNITER, WordPieceEmbedding, uniter_from_checkpoint
 from counterfoil.papers.models.user import user_from_checkpoint
 from counterfoil.papers.models.vsrn import vsrn_from_checkpoint
 from counterfoil.papers.models.xdim import xdim_from_checkpoint
@@ -89,10 +96,19 @@ def convert_checkpoint(path: Path, system: str, *, bert: str | None = None) -> C
         )
     paddle = system == "ernievil" and path.is_dir()
     checkpoint = read_paddle(path, is_ernievil) if paddle else read_checkpoint(path)
-    if system in WITH_BERT and bert is not None:
-        converted = WITH_BERT[system](checkpoint, bert=bert)
-    else:
-        converted = SYSTEMS[system](checkpoint)
+    try:
+        if system in WITH_BERT and bert is not None:
+            converted = WITH_BERT[system](checkpoint, bert=bert)
+        else:
+            converted = SYSTEMS[system](checkpoint)
+    except (IndexError, KeyError, TypeError, RuntimeError, ValueError) as error:
+        if isinstance(error, ValueError) and "to unpack (expected" not in str(error):
+            raise  # says itself what is wrong
+        reason = textwrap.shorten(f"{type(error).__name__}: {error}", MOST_SAID, placeholder=" …")
+        raise ValueError(
+            f"{path} has tensors or options of another shape than those of {system} ({reason}); "
+            "give the checkpoint as the authors saved it"
+        ) from error
     return replace(converted, options=checkpoint.options)
 
 
@@ -106,6 +122,50 @@ def image_processor(converted: ConvertedModel) -> ImageProcessor:
         return picture_processor(converted.options)
     found = (weight for name, weight in converted.state.items() if IMAGE_LAYER.fullmatch(name))
     return FeatureProcessor(next(found).shape[1])
+
+
+def with_special_tokens(converted: ConvertedModel, tokenizer: WordPieceTokenizer) -> ConvertedModel:
+    """Return the same model with the ids of the tokenizer's first and mask tokens."""
+    spec = converted.model
+    if tokenizer.mask is not None:
+        embeds = (UNITER, ErnieViL, WordPieceEmbedding)
+        spec = _changed(spec, embeds, {"mask": tokenizer.mask})
+    first = tokenizer.pretrained.cls_token_id
+    if first is not None:
+        spec = _changed(spec, (TokenAndRegions,), {"first": first})
+    return replace(converted, model=spec)
+
+
+# options that say how many attention heads there are, and where the model has them
+HEADS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "uniter": {"heads": ("heads",)},
+    "lightningdot": {"heads": ("image.heads", "text.heads")},
+    "ernievil": {
+        "num_attention_heads": ("heads",),
+        "v_num_attention_heads": ("image_heads",),
+        "co_num_attention_heads": ("shared_heads",),
+    },
+}
+
+
+def guessed_heads(converted: ConvertedModel, system: str) -> dict[str, tuple[int, ...]]:
+    """Return the numbers of attention heads that no option of the checkpoint gives, by option.
+
+    A wrong one fits all tensors.
+    """
+
+    def number(place: str) -> int:
+        *towers, name = place.split(".")
+        arguments = converted.model.arguments
+        for tower in towers:
+            arguments = arguments[tower].arguments
+        return int(arguments[name])
+
+    return {
+        option: tuple(number(place) for place in places)
+        for option, places in HEADS.get(system, {}).items()
+        if converted.options.get(option) is None
+    }
 
 
 # What the authors' programs do to a batch before the model sees it is part of our towers.

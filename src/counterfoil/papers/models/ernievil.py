@@ -8,15 +8,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
-from counterfoil.core.config import config
+from counterfoil.core.config import Config, config
+from counterfoil.core.console import warn
 from counterfoil.core.types import Embeddings, ModalityBatch, Pairs
-from counterfoil.models.checkpoints import Checkpoint, ConvertedModel, State, longest_prefix
+from counterfoil.models.checkpoints import (
+    Checkpoint,
+    ConvertedModel,
+    State,
+    longest_prefix,
+    option_value,
+)
 from counterfoil.models.layers.joint_encoder import (
     SPREAD,
     PairModel,
@@ -33,7 +40,8 @@ from counterfoil.models.layers.pooling import (
     full_precision,
     zero_padded,
 )
-from counterfoil.papers.models.uniter import MASK, WordPieceEmbedding
+from counterfoil.papers.models.lightningdot import check_rows
+from counterfoil.papers.models.uniter import HEAD_WIDTH, MASK, WordPieceEmbedding
 
 EPSILON = 1e-5  # of Paddle's layer norms
 PLACE = 5  # x1, y1, x2, y2 and area, as fractions of the picture
@@ -338,6 +346,8 @@ PREFIXES = {
     "match_fc.": "match.",
 }
 KINDS = "sent_embedding"  # its first row is read
+TABLES = {"word_embedding", "pos_embedding", KINDS}
+MATCH = {"match.weight": "match_fc.w_0", "match.bias": "match_fc.b_0"}  # new in fine-tuning
 THEIR_LAYER = re.compile(r"encoder_(layer|vlayer|colayer)_(\d+)_(vl_)?(.+)")
 STREAMS = {"layer": "text_layers", "vlayer": "image_layers", "colayer": "co_layers"}
 LAYER = {
@@ -358,6 +368,8 @@ NEEDED = (
     "image.fc.weight",
     "text_layers.0.query.weight",
     "image_layers.0.query.weight",
+    "text_layers.0.wide.weight",
+    "image_layers.0.wide.weight",
     "co_layers.0.text.query.weight",
     "co_layers.0.image.query.weight",
     "text_pool.weight",
@@ -387,13 +399,15 @@ def convert_ernievil(state: Mapping[str, Tensor]) -> State:
     """Rename the authors' tensors to those of `ErnieViL`; unused ones are left out.
 
     Raises:
-        ValueError: a tensor is missing.
+        ValueError: a tensor is missing or has another number of dimensions.
     """
     new = {
-        ours: value.T.contiguous() if theirs.endswith(".w_0") else value
+        ours: _transposed(value, theirs) if theirs.endswith(".w_0") else value
         for theirs, value in state.items()
         if (ours := ernievil_name(theirs))
     }
+    for name in TABLES & state.keys():
+        check_rows(state[name], name, 1)
     if KINDS in state:
         new["text.kind"] = state[KINDS][0]
     if missing := [name for name in NEEDED if name not in new]:
@@ -403,8 +417,19 @@ def convert_ernievil(state: Mapping[str, Tensor]) -> State:
     return new
 
 
+def _transposed(value: Tensor, name: str) -> Tensor:
+    if value.dim() != 2:
+        raise ValueError(
+            f"{name!r} has the shape {tuple(value.shape)}, and a matrix is needed; give the folder "
+            "of parameters as it was downloaded"
+        )
+    return value.T.contiguous()
+
+
 def ernievil_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
-    """Convert the parameters of ERNIE-ViL; where it is only pre-trained, its match is a fresh one.
+    """Convert the parameters of ERNIE-ViL.
+
+    Where it is only pre-trained its match is a fresh one, which is said in a warning.
 
     Widths and numbers of layers are read off the tensors. What tensors do not show is in the
     options, the JSON file that comes with the parameters: "num_attention_heads" (64 numbers to
@@ -412,9 +437,16 @@ def ernievil_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     "v_biattention_id" (the last layers of both).
 
     Raises:
-        ValueError: it is not an ERNIE-ViL checkpoint, or its options and tensors contradict.
+        ValueError: it is not a whole ERNIE-ViL checkpoint, an option makes it another model, or its
+            options and tensors contradict.
     """
     state, options = convert_ernievil(checkpoint.state), checkpoint.options
+    activation = options.get("hidden_act")
+    if activation is not None and not str(activation).startswith("gelu"):
+        raise ValueError(
+            f"these parameters were trained with hidden_act={activation!r}, and ErnieViL has gelu "
+            "alone; with that it would be another model, so it is not converted"
+        )
     counts = {part: _count(state, part) for part in STREAMS.values()}
     meets = tuple(
         zip(
@@ -430,38 +462,75 @@ def ernievil_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     )
     words, width = state["text.word_embeddings.weight"].shape
     image_width, features = state["image.fc.weight"].shape
+    shared = len(state["text_pool.weight"])
     spec = config(
         ErnieViL,
         meets=meets,
         width=width,
-        heads=int(options.get("num_attention_heads", max(1, width // 64))),
+        heads=_heads(options, "num_attention_heads", max(1, width // HEAD_WIDTH), width),
         inner=len(state["text_layers.0.wide.weight"]),
         image_width=image_width,
-        image_heads=int(options.get("v_num_attention_heads", 8)),
+        image_heads=_heads(options, "v_num_attention_heads", 8, image_width),
         image_inner=len(state["image_layers.0.wide.weight"]),
-        shared=len(state["text_pool.weight"]),
-        shared_heads=int(options.get("co_num_attention_heads", 8)),
+        shared=shared,
+        shared_heads=_heads(options, "co_num_attention_heads", 8, shared),
         vocabulary=words,
         positions=len(state["text.position_embeddings.weight"]),
         features=features,
-        mask=int(options.get("mask", MASK if words > MASK else 0)),
+        mask=option_value(options, "mask", MASK if words > MASK else 0),
+    )
+    return ConvertedModel(spec, _with_match(state, spec))
+
+
+def _with_match(state: State, spec: Config[ErnieViL]) -> State:
+    """Return the weights with a fresh match where there is none."""
+    missing = [name for name in MATCH if name not in state]
+    if not missing:
+        return state
+    if len(missing) == 1:
+        raise ValueError(
+            f"this ERNIE-ViL checkpoint has no {MATCH[missing[0]]!r}; give the whole folder"
+        )
+    warn(
+        "this ERNIE-ViL checkpoint has no 'match_fc', so it is only pre-trained: its match is new, "
+        "and its scores mean nothing until it is fine-tuned"
     )
     fresh = build_seeded(spec).state_dict()
-    for name in ("match.weight", "match.bias"):
-        state.setdefault(name, fresh[name])
-    return ConvertedModel(spec, state)
+    return state | {name: fresh[name] for name in missing}
+
+
+def _heads(options: Mapping[str, Any], name: str, default: int, width: int) -> int:
+    """Return a number of attention heads that divides the width."""
+    heads = option_value(options, name, default)
+    if options.get(name) is None and width % heads:
+        raise ValueError(
+            f"no options say how many attention heads these parameters have, and the usual {heads} "
+            f"do not divide a width of {width}; put the JSON file with {name!r} that belongs to "
+            "them beside them"
+        )
+    if heads < 1 or width % heads:
+        raise ValueError(
+            f"{name}={heads} does not divide a width of {width}; give the JSON file that belongs "
+            "to these parameters"
+        )
+    return heads
 
 
 def _count(state: State, part: str) -> int:
     return len({name.split(".")[1] for name in state if name.startswith(f"{part}.")})
 
 
-def _meeting(given: list[int] | None, layers: int, count: int, name: str) -> list[int]:
+def _meeting(given: object, layers: int, count: int, name: str) -> list[int]:
     """Return the layers of one stream that stand behind each co-attention."""
-    found = [*range(layers - count, layers)] if given is None else [int(n) for n in given]
+    found = [*range(layers - count, layers)] if given is None else given
+    if not isinstance(found, list | tuple) or any(type(n) is not int for n in found):
+        raise ValueError(
+            f"{name}={given!r} is no list of whole numbers; give the JSON file that belongs to "
+            "these parameters"
+        )
     if len(found) != count or found[-1] + 1 != layers:
         raise ValueError(
             f"{name}={found} does not fit the {count} co-attentions and {layers} layers of these "
             "parameters; give the JSON file that belongs to them"
         )
-    return found
+    return [*found]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal, final, get_args
+from typing import Any, Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from counterfoil.core.config import config, lazy
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.base import SingleVectorModel
-from counterfoil.models.checkpoints import Checkpoint, ConvertedModel, State, longest_prefix
+from counterfoil.models.checkpoints import (
+    Checkpoint,
+    ConvertedModel,
+    State,
+    longest_prefix,
+    option_value,
+)
 from counterfoil.models.layers.joint_encoder import (
     EPSILON,
     SPREAD,
@@ -328,9 +334,12 @@ PREFIXES = {
 }
 THEIR_LAYER = re.compile(r"(img|txt)_model\.bert\.encoder\.layer\.(\d+)\.(.+)")
 SIDES = {"img": "image", "txt": "text"}
+PROJECTION = tuple(f"project.{n}.{kind}" for n in (0, 2, 3) for kind in ("weight", "bias"))
+ROWS = {KINDS: 2, POSITION: 1, TEXT_KINDS: 1, VEIL: 2}  # that are read of these tables
 NEEDED = (
     *(f"{side}.embed.word_embeddings.weight" for side in ("image", "text")),
     *(f"{side}.body.layers.0.enter.weight" for side in ("image", "text")),
+    *(f"{side}.body.layers.0.wide.weight" for side in ("image", "text")),
     "image.embed.regions.fc.weight",
     "image.embed.kind",
     "image.embed.position_embeddings.weight",
@@ -357,9 +366,11 @@ def convert_lightningdot(state: Mapping[str, Tensor]) -> State:
     them, and "gamma" and "beta".
 
     Raises:
-        ValueError: a tensor is missing.
+        ValueError: a tensor is missing or has too few rows.
     """
     source = {_plain(name): value for name, value in state.items()}
+    for name in ROWS.keys() & source.keys():
+        check_rows(source[name], name, ROWS[name])
     new = {ours: value for name, value in source.items() if (ours := lightningdot_name(name))}
     for name in source:
         if (layer := THEIR_LAYER.fullmatch(name)) and ".self.query." in name:
@@ -379,6 +390,13 @@ def convert_lightningdot(state: Mapping[str, Tensor]) -> State:
         raise ValueError(
             f"this LightningDOT checkpoint has no {missing[0]!r}; is it another system's?"
         )
+    names = [f"{side}.{name}" for side in SIDES.values() for name in PROJECTION]
+    lacking = [name for name in names if name not in new]
+    if 0 < len(lacking) < len(names):
+        raise ValueError(
+            f"this LightningDOT checkpoint has no {lacking[0]!r} and has other projections "
+            "('encode_proj'), so it is incomplete; give the whole file"
+        )
     return new
 
 
@@ -389,7 +407,7 @@ def lightningdot_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     "first" (101) may be among the options.
 
     Raises:
-        ValueError: it is not a LightningDOT checkpoint.
+        ValueError: it is not a whole LightningDOT checkpoint, or an option is no whole number.
     """
     state = convert_lightningdot(checkpoint.state)
     options = checkpoint.options
@@ -404,7 +422,7 @@ def lightningdot_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
         positions=len(state["text.embed.position_embeddings.weight"]),
         width=width,
         dropout=0.1,
-        mask=int(options.get("mask", MASK if words > MASK else 0)),
+        mask=option_value(options, "mask", MASK if words > MASK else 0),
     )
     words, width = state["image.embed.word_embeddings.weight"].shape
     image = lazy(
@@ -412,14 +430,14 @@ def lightningdot_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
         features=state["image.embed.regions.fc.weight"].shape[1],
         width=width,
         vocabulary=words,
-        first=int(options.get("first", FIRST if words > FIRST else 0)),
+        first=option_value(options, "first", FIRST if words > FIRST else 0),
         hides=hides,
     )
     classes = state.get("says.classify.out.bias")
     spec = config(
         LightningDOT,
-        image=_tower(state, "image", image, options.get("heads")),
-        text=_tower(state, "text", text, options.get("heads")),
+        image=_tower(state, "image", image, options),
+        text=_tower(state, "text", text, options),
         outputs=outputs,
         classes=1601 if classes is None else len(classes),
     )
@@ -427,7 +445,7 @@ def lightningdot_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
 
 
 def _tower(
-    state: State, side: str, embed: ImageTower | TextTower, heads: int | None
+    state: State, side: str, embed: ImageTower | TextTower, options: Mapping[str, Any]
 ) -> FirstTokenTower:
     """Return the config of the tower that fits renamed tensors."""
     width = state[f"{side}.embed.word_embeddings.weight"].shape[1]
@@ -437,10 +455,19 @@ def _tower(
         FirstTokenTower,
         embed=embed,
         layers=len(layers),
-        heads=int(heads or max(1, width // HEAD_WIDTH)),
+        heads=option_value(options, "heads", max(1, width // HEAD_WIDTH)),
         inner=len(state[f"{side}.body.layers.0.wide.weight"]),
         project=0 if last is None else len(last),
     )
+
+
+def check_rows(table: Tensor, name: str, rows: int) -> None:
+    """Refuse what is no table, or one of fewer rows than are read."""
+    if table.dim() != 2 or len(table) < rows:
+        raise ValueError(
+            f"{name!r} has the shape {tuple(table.shape)}, and a table of at least {rows} "
+            f"row{'s' * (rows > 1)} is needed; give the checkpoint as the authors saved it"
+        )
 
 
 def _plain(name: str) -> str:

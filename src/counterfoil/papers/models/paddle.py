@@ -23,12 +23,16 @@ from counterfoil.models.checkpoints import Checkpoint
 HEAD = struct.Struct("<IQIi")
 TYPES = {2: "<i4", 3: "<i8", 4: "<f2", 5: "<f4", 6: "<f8"}
 LARGEST = 1 << 12  # bytes of a description
+LARGEST_OPTIONS = 1 << 20  # bytes of a file of options beside the folder
+LARGEST_SIZE = 1 << 31
 
 
 def read_paddle(
     folder: Path, wanted: Callable[[str], bool], option: str = "t_biattention_id"
 ) -> Checkpoint:
     """Read the parameters of a folder, with the options of a JSON file in it or beside it.
+
+    Beside it may lie any other JSON, which is passed over.
 
     Args:
         folder: with a file for each parameter, called like it.
@@ -43,18 +47,32 @@ def read_paddle(
         for path in sorted(folder.iterdir())
         if path.is_file() and wanted(path.name)
     }
-    found: dict[Path, Mapping[str, Any]] = {}
-    for place in (folder, folder.resolve().parent):
-        for path in () if found else sorted(place.glob("*.json")):
-            plain = read_json(path, "options of a model")
-            if isinstance(plain, dict) and option in plain:
-                found[path] = plain
+    inside = {path: read_json(path, "options of a model") for path in folder.glob("*.json")}
+    found = _with_option(inside, option)
+    if not found:
+        found = _with_option(_read_beside(folder.resolve().parent), option)
     if len(found) > 1:
-        raise ValueError(
-            f"{' and '.join(path.name for path in found)} both have options; leave the one that "
-            f"belongs to {folder}"
-        )
+        names = " and ".join(path.name for path in sorted(found))
+        raise ValueError(f"{names} both have options; leave the one that belongs to {folder}")
     return Checkpoint(state, next(iter(found.values()), {}))
+
+
+def _with_option(files: Mapping[Path, Any], option: str) -> dict[Path, Mapping[str, Any]]:
+    return {
+        path: plain for path, plain in files.items() if isinstance(plain, dict) and option in plain
+    }
+
+
+def _read_beside(place: Path) -> dict[Path, Any]:
+    """Read the JSON files of a folder that are small and whole: most are of something else."""
+    found = {}
+    for path in place.glob("*.json"):
+        try:
+            if path.is_file() and path.stat().st_size <= LARGEST_OPTIONS:
+                found[path] = read_json(path, "options of a model")
+        except (OSError, ValueError):
+            continue
+    return found
 
 
 def read_parameter(path: Path) -> Tensor:
@@ -72,15 +90,18 @@ def read_parameter(path: Path) -> Tensor:
         kind, shape = _description(data[HEAD.size : start])
         if kind not in TYPES:
             raise ValueError(f"its numbers are of type {kind}")
+        if wrong := [size for size in shape if not 0 < size < LARGEST_SIZE]:
+            raise ValueError(f"it has a size of {wrong[0]}")
         numbers = np.frombuffer(data, dtype=TYPES[kind], offset=start)
         if len(numbers) != math.prod(shape):
             raise ValueError(f"it holds {len(numbers)} numbers for the shape {shape}")
+        native = numbers.astype(numbers.dtype.newbyteorder("="))
+        return torch.from_numpy(native).reshape(shape)
     except (ValueError, StopIteration, struct.error) as error:
         raise ValueError(
             f"{path} is not a parameter as Paddle 1 saves it ({error}); give the folder of "
             "parameters as it was downloaded"
         ) from error
-    return torch.from_numpy(numbers.astype(numbers.dtype.newbyteorder("="))).reshape(shape)
 
 
 def _description(data: bytes) -> tuple[int, tuple[int, ...]]:
