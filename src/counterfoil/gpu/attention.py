@@ -50,7 +50,7 @@ EPS = constant(1e-8)
 SLOPE = constant(0.1)
 SAFE_EXPONENT = 20.0
 LOG2_E = constant(1.4426950408889634)
-ROUNDING = constant(1 - 2 * 2.0**-23)  # see `cross_attention.ROUNDINGS`
+ROUNDING = constant(1 - 64 * 2.0**-23)  # see `cross_attention.ROUNDINGS`
 
 
 @final
@@ -296,7 +296,6 @@ def _attend(  # type: ignore[no-untyped-def]
         else:
             real = tl.reshape(y_ok.to(tl.float32), (1, contexts, context_length))
             bar = tl.sum(p, 2) / tl.maximum(tl.sum(real, 2), 1.0)
-        bar = tl.minimum(bar, tl.max(p, 2))
         p = tl.where(p <= bar[:, :, None] * ROUNDING, 0.0, p)
         p = tl.reshape(p, (rows, columns))
     gp = fine_product(p, g, tl.zeros((rows, columns), tl.float32), inner, exact)

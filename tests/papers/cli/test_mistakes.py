@@ -248,7 +248,13 @@ REFUSED = {
         two_tables,
         ("holds captions.csv and captions.jsonl; give the path of the one",),
     ),
-    "no header": (no_header, ("it needs the names of the columns", "file_name")),
+    "no header": (
+        no_header,
+        (
+            "among its headings 'p0', 'a dog' is none for the images",
+            "write a first line with one of",
+        ),
+    ),
     "truncated JSON": (truncated, ("line 1 is not JSON",)),
     "empty folder": (lambda folder: folder.mkdir(exist_ok=True), ("is no data set",)),
     "addresses": (
