@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -136,10 +137,13 @@ def read_captions(folder: Path) -> object:
 def write_features(folder: Path, number: int) -> None:
     source = folder.parent.parent / f"source-{number}"
     if not source.exists():
-        source.mkdir()
+        made = source.with_name(f"{source.name}-{os.getpid()}")  # two processes may make it
+        made.mkdir(exist_ok=True)
         values = np.random.default_rng(number).standard_normal((SIZE, 3, 4)).astype(np.float32)
-        np.save(source / "features.npy", values)
-        (source / "features.json").write_text(json.dumps({"ids": list(corpus().image_ids)}))
+        np.save(made / "features.npy", values)
+        (made / "features.json").write_text(json.dumps({"ids": list(corpus().image_ids)}))
+        with contextlib.suppress(OSError):  # the other one was first
+            made.rename(source)
     convert_features(source, folder, kind="float32", shard=5)
 
 
