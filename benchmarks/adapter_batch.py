@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.pages import put_table
 from benchmarks.small_data import DRAW, PAGE, SETTINGS, SIZES, Data, Runner, _difference, _mean
 from counterfoil.training.config import TrainConfig, adapter_config
 
@@ -96,9 +97,7 @@ def as_markdown(rows: Rows) -> str:
 
 def write_page(page: Path, rows: Rows) -> None:
     """Put the table of a ledger in its place in a page."""
-    text = page.read_text("utf-8")
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    page.write_text(f"{before}{BEGIN}\n{as_markdown(rows)}\n{END}{after}", "utf-8")
+    put_table(page, BEGIN, END, as_markdown(rows))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.experiments.cca import RIDGE, _inverse_root, _unit
+from benchmarks.pages import put_table
 from counterfoil.core.config import config
-from counterfoil.core.io import read_json, write_json, write_text
+from counterfoil.core.io import read_json, write_json
 from counterfoil.data.corrections import read_crowd_votes
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import FeatureProcessor, Processor
@@ -75,10 +76,7 @@ def main() -> None:
     ledger = read_json(given.ledger, "a ledger")
     print(tables(ledger))
     if given.page:
-        text = given.page.read_text("utf-8")
-        before, rest = text.split(START)
-        after = rest.split(END)[1]
-        write_text(given.page, f"{before}{START}\n{tables(ledger)}\n{END}{after}")
+        put_table(given.page, START, END, tables(ledger))
 
 
 def measure(towers: Path, flickr8k: Path, seeds: int = SEEDS) -> dict[str, Any]:

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.pages import put_table
 from benchmarks.speed.memory import AnonymousPeak
 from counterfoil import evaluate, load_dataset, load_model, mine_hard_negatives
 from counterfoil.core.io import parse_json, write_json, write_text
@@ -55,7 +56,7 @@ from counterfoil.training.trainer import TrainingLoop, sampler_of, train_network
 
 ROOT = Path(__file__).parents[1]
 ROWS, GPU_ROWS = ROOT / "benchmarks/full-run.json", ROOT / "benchmarks/gpu-h100-2026-11-27.json"
-PAGE, START, END = ROOT / "docs/full-run.md", "<!-- full run -->\n", "<!-- end -->"
+PAGE, START, END = ROOT / "docs/full-run.md", "<!-- full run -->", "<!-- end -->"
 
 # The data: the shapes of Flickr30K, and captions as long and as often repeated as its own.
 
@@ -631,11 +632,7 @@ def _sizes(rows: Rows) -> str:
 
 def write_page(rows: Rows, page: Path = PAGE) -> None:
     """Put the tables between the marks of the page."""
-    before, start, rest = page.read_text("utf-8").partition(START)
-    _, end, after = rest.partition(END)
-    if not (start and end):
-        raise ValueError(f"{page} has no place {START.strip()} … {END} for the tables")
-    write_text(page, f"{before}{START}{tables(rows)}\n{END}{after}")
+    put_table(page, START, END, tables(rows))
 
 
 def rehearse(folder: Path, names: Sequence[str], rows: Path) -> int:

@@ -35,6 +35,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.experiments.cca import _projections
 from benchmarks.experiments.summary import of_changes
+from benchmarks.pages import put_table
 from counterfoil.core.config import config, lazy
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import FeatureArray
@@ -548,9 +549,7 @@ def _difference(values: Sequence[float]) -> str:
 
 def write_page(page: Path, rows: Rows) -> None:
     """Put the table of a ledger in its place in a page."""
-    text = page.read_text("utf-8")
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    page.write_text(f"{before}{BEGIN}\n{as_markdown(rows)}\n{END}{after}", "utf-8")
+    put_table(page, BEGIN, END, as_markdown(rows))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -77,19 +77,15 @@ def _half(vectors: Array) -> Array:
     return unit.round(DIGITS).astype(np.float16)
 
 
-@final
 @dataclass(frozen=True)
-class Bed:
-    """The bed and what people judged.
+class StoredData:
+    """Vectors of images and captions that were written into a folder.
 
     Attributes:
-        folder: as `write_bed` made it.
-        judgements: see `counterfoil.evaluation.truth.open_truth`.
+        folder: of them.
     """
 
-    adapters: ClassVar[Mapping[str, Any]] = {"width": WIDTH, "hidden": 256, "dropout": 0.3}
     folder: Path
-    judgements: Path
 
     @cached_property
     def data(self) -> ImageTextDataset:
@@ -105,6 +101,20 @@ class Bed:
     def splits(self) -> Mapping[str, ImageTextDataset]:
         """Dev and test."""
         return {name: self.data.split(name) for name in SPLITS}
+
+
+@final
+@dataclass(frozen=True)
+class Bed(StoredData):
+    """The bed and what people judged.
+
+    Attributes:
+        folder: as `write_bed` made it.
+        judgements: see `counterfoil.evaluation.truth.open_truth`.
+    """
+
+    adapters: ClassVar[Mapping[str, Any]] = {"width": WIDTH, "hidden": 256, "dropout": 0.3}
+    judgements: Path
 
     @cached_property
     def judged(self) -> Truth:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any
 
 from benchmarks.experiments.summary import svg_text
 from benchmarks.truths.arms import CCA
@@ -31,54 +30,27 @@ from benchmarks.truths.table import (
     OTHERS,
     OWN,
     RESAMPLES,
+    Claim,
     Points,
-    difference,
-    mean_of,
+    Sign,
+    facts_of,
+    judge,
+    markdown,
+    measured,
     read_points,
-    rounded,
+    span_text,
 )
 
 PUBLISHED = Published("equal-cost")
 DEV = "dev RSum"
 SPLITS = (DEV, OWN)
 MEASURES = (DEV, OWN, "RSum, judged true also right", OTHERS)
-Sign = Literal["more", "level"]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A comparison by RSum on dev and test, declared before its seeds are trained.
-
-    Attributes:
-        claim: one sentence.
-        arm: the treatment, a row.
-        base: a row, on equal seeds.
-        sign: "more", or "level" for not worse by `MARGIN`.
-    """
-
-    claim: str
-    arm: str
-    base: str
-    sign: Sign = "more"
-
-    def to_dict(self) -> dict[str, str]:
-        """Plain values for JSON."""
-        return asdict(self)
-
-    def state(self, spans: Sequence[Sequence[float]]) -> str:
-        """What intervals (change, low, high) on dev and on test say."""
-        limit = -MARGIN if self.sign == "level" else 0.0
-        if all(low > limit for _, low, _ in spans):
-            return "Confirmed"
-        if all(high < limit for _, _, high in spans):
-            return "Refuted" if self.sign == "level" else "Refuted, the opposite holds"
-        return "Open"
 
 
 def _at_each(claim: str, arm: str, base: str, sign: Sign = "more") -> tuple[Claim, ...]:
     return tuple(
-        Claim(claim.format(batch), row(arm, batch), row(base, batch), sign) for batch in BATCHES
+        Claim(claim.format(batch), row(arm, batch), row(base, batch), sign=sign)
+        for batch in BATCHES
     )
 
 
@@ -86,7 +58,7 @@ CLAIMS = (
     *_at_each("At batch {}, mined pairs pay.", MINED, BASE),
     Claim("At batch 8, AdapOffQuin pays.", row(QUINTUPLET, 8), row(BASE, 8)),
     Claim("Mined pairs at batch 8 are level with a batch of 512.", row(MINED, 8), row(BASE, 512),
-          "level"),
+          sign="level"),
     *_at_each("At batch {}, two models gain.", ENSEMBLES[2], BASE),
     *_at_each("At batch {}, one distilled from two keeps it.", TAUGHT[2], ENSEMBLES[2], "level"),
     *_at_each("At batch {}, the average of two's weights keeps it.", SOUPS[2], ENSEMBLES[2],
@@ -123,41 +95,28 @@ def _row(
     points: Mapping[str, Points],
     known: Mapping[str, Mapping[str, Any]],
 ) -> Plain:
-    facts = {key: known[name][key] for key in ("point", "steps", "pairs")}
-    means = {measure: round(mean_of(points[name], measure), 3) for measure in MEASURES}
-    facts |= {"arm": arm, "batch": batch, "seeds": len(points[name]), "means": means}
-    if arm not in (BASE, CCA):
-        base = points[row(BASE, batch)]
-        facts["differences"] = {
-            measure: rounded(*difference(points[name], base, measure)) for measure in MEASURES
-        }
-    return facts
+    base = None if arm == CCA else points[row(BASE, batch)]
+    facts = facts_of(known[name], points[name], base, shown=MEASURES)
+    return {"arm": arm, "batch": batch} | facts
 
 
 def _judged(claim: Claim, points: Mapping[str, Points]) -> Plain:
-    """A declared claim with what was found."""
-    if not (claim.arm in points and claim.base in points):
-        return claim.to_dict() | {"state": "Not run yet"}
-    arm, base = points[claim.arm], points[claim.base]
-    found = {measure: rounded(*difference(arm, base, measure)) for measure in SPLITS}
-    seeds, state = len(set(arm) & set(base)), claim.state([*found.values()])
-    if seeds < len(SEEDS):
-        state = f"Open, {seeds} of {len(SEEDS)} seeds"
-    return claim.to_dict() | {"state": state, "found": found, "seeds": seeds}
+    """A declared claim with what was found, by split."""
+    facts = judge(claim, points, SPLITS, SEEDS)
+    if "found" in facts:
+        facts["found"] = dict(zip(SPLITS, facts["found"], strict=True))
+    return facts
 
 
 def table(found: Mapping[str, Any]) -> str:
     """Markdown: the declared claims with their verdicts, then all rows."""
     head = ["batch", "arm", "steps", "pairs encoded", *MEASURES]
-    rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    cells = []
     for one in found["rows"]:
-        if "differences" in one:
-            cells = [_change(one["differences"][measure]) for measure in MEASURES]
-        else:
-            cells = [f"{one['means'][measure]:.2f}" for measure in MEASURES]
         arm = f"*{one['arm']}*" if one["arm"] in ENSEMBLES.values() else one["arm"]
         first = [str(one["batch"] or ""), arm, f"{one['steps']:,}", f"{one['pairs']:,}"]
-        rows.append(f"| {' | '.join([*first, *cells])} |")
+        cells.append([*first, *measured(one, MEASURES)])
+    rows = markdown(head, cells)
     verdicts = [f"- {_sentence(claim)}" for claim in found["claims"] if "found" in claim]
     if missing := [claim["claim"] for claim in found["claims"] if "found" not in claim]:
         verdicts.append(f"- **Not run yet**: {' '.join(missing)}")
@@ -170,14 +129,9 @@ def table(found: Mapping[str, Any]) -> str:
     return "\n".join([*verdicts, "", *rows, "", note])
 
 
-def _change(span: Sequence[float]) -> str:
-    change, low, high = span
-    return f"{change:+.2f} ({low:+.2f} to {high:+.2f})"
-
-
 def _sentence(claim: Mapping[str, Any]) -> str:
     start = f"**{claim['state']}**: {claim['claim']}"
-    spans = ", ".join(f"{measure} {_change(claim['found'][measure])}" for measure in SPLITS)
+    spans = ", ".join(f"{measure} {span_text(claim['found'][measure])}" for measure in SPLITS)
     limit = f" (level: above -{MARGIN:g})" if claim["sign"] == "level" else ""
     return f"{start} {spans}{limit}; {claim['arm']} against {claim['base']}."
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any
 
 from benchmarks.experiments.summary import svg_text
 from benchmarks.truths.arms import CCA
@@ -23,11 +22,14 @@ from benchmarks.truths.exact import (
 from benchmarks.truths.page import Published, shortened
 from benchmarks.truths.table import (
     RESAMPLES,
+    Claim,
     Points,
-    difference,
-    mean_of,
+    arm_rows,
+    facts_of,
+    judge,
+    markdown,
     read_points,
-    rounded,
+    span_text,
 )
 
 PUBLISHED = Published("exact-lists")
@@ -46,40 +48,6 @@ MEASURES = {
     for split in SPLITS
 }
 Plain = dict[str, Any]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A comparison on dev and test, declared before its seeds are trained.
-
-    Attributes:
-        claim: one sentence.
-        arm: the treatment.
-        base: what it is compared with, on equal seeds.
-        measure: one of `COLUMNS`.
-        sign: "more" or "less".
-    """
-
-    claim: str
-    arm: str
-    base: str
-    measure: str
-    sign: Literal["more", "less"] = "more"
-
-    def to_dict(self) -> dict[str, str]:
-        """Plain values for JSON."""
-        return asdict(self)
-
-    def state(self, spans: Sequence[Sequence[float]]) -> str:
-        """What intervals (change, low, high) on dev and on test say."""
-        if self.sign == "less":
-            spans = [(-change, -high, -low) for change, low, high in spans]
-        if all(low > 0 for _, low, _ in spans):
-            return "Confirmed"
-        if all(high < 0 for _, _, high in spans):
-            return "Refuted, the opposite holds"
-        return "Open"
 
 
 def _turned(what: str, arm: str, base: str) -> tuple[Claim, ...]:
@@ -111,18 +79,12 @@ def summary(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Plain:
     if BASE not in points:
         raise ValueError(f"{folder} holds no confirming seed of {BASE!r} yet; run it first")
     known = {line["arm"]: line for line in lines if line["phase"] == "confirm"}
-    arms = []
-    for name in (CCA, *ARMS):
-        if name not in points:
-            continue
-        facts: Plain = {key: known[name][key] for key in ("arm", "point", "steps", "pairs")}
-        means = {m: round(mean_of(points[name], m, MEASURES), 3) for m in MEASURES}
-        facts |= {"seeds": len(points[name]), "means": means}
-        if name not in (CCA, BASE):
-            facts["differences"] = {
-                m: rounded(*difference(points[name], points[BASE], m, MEASURES)) for m in MEASURES
-            }
-        arms.append(facts)
+    arms = [
+        {"arm": name}
+        | facts_of(known[name], points[name], None if name == CCA else points[BASE], MEASURES)
+        for name in (CCA, *ARMS)
+        if name in points
+    ]
     seeds = {str(seed) for seed in SEEDS}
     lists = [facts for seed, facts in read_facts(folder).items() if seed in seeds]
     return {
@@ -141,16 +103,8 @@ def summary(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Plain:
 
 def _judged(claim: Claim, points: Mapping[str, Points]) -> Plain:
     """A declared claim with what was found."""
-    if not (claim.arm in points and claim.base in points):
-        return claim.to_dict() | {"state": "Not run yet"}
-    arm, base = points[claim.arm], points[claim.base]
-    found = [
-        rounded(*difference(arm, base, f"{split} {claim.measure}", MEASURES)) for split in SPLITS
-    ]
-    seeds, state = len(set(arm) & set(base)), claim.state(found)
-    if seeds < len(SEEDS):
-        state = f"Open, {seeds} of {len(SEEDS)} seeds"
-    return claim.to_dict() | {"state": state, "found": found, "seeds": seeds}
+    shown = [f"{split} {claim.measure}" for split in SPLITS]
+    return judge(claim, points, shown, SEEDS, MEASURES)
 
 
 def table(found: Mapping[str, Any]) -> str:
@@ -158,7 +112,7 @@ def table(found: Mapping[str, Any]) -> str:
     parts = [f"- {_sentence(claim)}" for claim in found["claims"]]
     for split in SPLITS:
         shown = [f"{split} {name}" for name in COLUMNS]
-        parts += ["", *_rows(found["arms"], shown)]
+        parts += ["", *arm_rows(found["arms"], shown)]
     parts += ["", *_lists(found["lists"])]
     note = (
         f"Differences are from “{BASE}” on equal seeds, with 95 % intervals over seeds and images "
@@ -170,30 +124,20 @@ def table(found: Mapping[str, Any]) -> str:
     return "\n".join([*parts, "", note])
 
 
-def _rows(arms: Sequence[Mapping[str, Any]], shown: Sequence[str]) -> list[str]:
-    head = ["arm", "seeds", "steps", "pairs encoded", *shown]
-    rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for arm in arms:
-        if "differences" in arm:
-            cells = [_change(arm["differences"][measure]) for measure in shown]
-        else:
-            cells = [f"{arm['means'][measure]:.2f}" for measure in shown]
-        first = [arm["arm"], str(arm["seeds"]), f"{arm['steps']:,}", f"{arm['pairs']:,}"]
-        rows.append(f"| {' | '.join([*first, *cells])} |")
-    return rows
-
-
 def _lists(lists: Mapping[str, Mapping[str, float]]) -> list[str]:
     head = ["lists", *(f"{side}: {what}" for side in ("texts", "images") for what in _FACTS)]
-    rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for kind in KINDS:
-        cells = [
-            form.format(lists[kind][f"{side} {name}"])
-            for side in ("texts", "images")
-            for name, form in _FACTS.values()
-        ]
-        rows.append(f"| {' | '.join([kind, *cells])} |")
-    return rows
+    rows = (
+        (
+            kind,
+            *(
+                form.format(lists[kind][f"{side} {name}"])
+                for side in ("texts", "images")
+                for name, form in _FACTS.values()
+            ),
+        )
+        for kind in KINDS
+    )
+    return markdown(head, rows)
 
 
 _FACTS = {
@@ -204,16 +148,11 @@ _FACTS = {
 }
 
 
-def _change(span: Sequence[float]) -> str:
-    change, low, high = span
-    return f"{change:+.2f} ({low:+.2f} to {high:+.2f})"
-
-
 def _sentence(claim: Mapping[str, Any]) -> str:
     start = f"**{claim['state']}**: {claim['claim']}"
     if "found" not in claim:
         return start
-    spans = ", ".join(f"{s} {_change(span)}" for s, span in zip(SPLITS, claim["found"]))
+    spans = ", ".join(f"{s} {span_text(span)}" for s, span in zip(SPLITS, claim["found"]))
     return f"{start} {spans}; {claim['arm']} against {claim['base']}, {claim['seeds']} seeds."
 
 

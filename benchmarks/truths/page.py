@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from benchmarks.experiments.summary import svg_text
+from benchmarks.pages import put_table, table_place
 from benchmarks.truths.arms import BASE
 from benchmarks.truths.table import MEASURES, OTHERS, OWN, Measures, table
 from counterfoil.core.io import write_text
@@ -52,11 +53,7 @@ class Published:
         Raises:
             ValueError: the page has no place for one.
         """
-        before, start, rest = text.partition(self.start)
-        inside, end, after = rest.partition(END)
-        if not (start and end):
-            raise ValueError(f"no place {self.start.strip()} … {END} for the table")
-        return before, inside, after
+        return table_place(text, self.start.strip(), END)
 
     def write(
         self,
@@ -71,12 +68,7 @@ class Published:
         Raises:
             ValueError: the page has no place for the table.
         """
-        text = (docs / self.page).read_text("utf-8")
-        try:
-            before, _, after = self.shown(text)
-        except ValueError as error:
-            raise ValueError(f"{docs / self.page} has {error}") from None
-        write_text(docs / self.page, f"{before}{self.start}{table}\n{END}{after}")
+        put_table(docs / self.page, self.start.strip(), END, table)
         write_text(docs / self.summary, f"{json.dumps(found, indent=1, sort_keys=True)}\n")
         plain = (json.dumps(line, sort_keys=True) for line in lines)
         write_text(docs / self.trainings, "".join(f"{line}\n" for line in plain))

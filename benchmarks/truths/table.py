@@ -7,7 +7,7 @@ section 3.8).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, final
@@ -35,47 +35,58 @@ MEASURES: Measures = {
 OWN, OTHERS = "test RSum", "mAP of others"
 
 
+MARGIN = 1.0  # RSum; a lower bound above minus this is "not worse"
+Sign = Literal["more", "less", "level"]
+
+
 @final
 @dataclass(frozen=True, slots=True)
-class Contrast:
+class Claim:
     """A comparison that is declared before its seeds are trained.
 
     Attributes:
         claim: one sentence.
         arm: the treatment.
         base: what it is compared with, on equal seeds.
-        measure: one of `MEASURES`.
-        sign: "more" or "less".
+        measure: of the table; "" where all claims of a table are of one.
+        sign: "more", "less", or "level" for not worse by `MARGIN`.
     """
 
     claim: str
     arm: str
     base: str
-    measure: str
-    sign: Literal["more", "less"]
+    measure: str = ""
+    sign: Sign = "more"
 
     def to_dict(self) -> dict[str, str]:
         """Plain values for JSON."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value}
+
+    def state(self, spans: Sequence[Sequence[float]]) -> str:
+        """What intervals (change, low, high), of all splits that count, say."""
+        if self.sign == "less":
+            spans = [(-change, -high, -low) for change, low, high in spans]
+        limit = -MARGIN if self.sign == "level" else 0.0
+        if all(low > limit for _, low, _ in spans):
+            return "Confirmed"
+        if all(high < limit for _, _, high in spans):
+            return "Refuted" if self.sign == "level" else "Refuted, the opposite holds"
+        return "Open"
 
 
 CONTRASTS = (
-    Contrast(
+    Claim(
         "The hardest triplet has the better recall with own captions.", TRIPLET, BASE, OWN, "more"
     ),
-    Contrast("The hardest triplet ranks captions of others worse.", TRIPLET, BASE, OTHERS, "less"),
-    Contrast(
+    Claim("The hardest triplet ranks captions of others worse.", TRIPLET, BASE, OTHERS, "less"),
+    Claim(
         "A mask by captions has the worse recall with own captions.", TEXT_MASK, BASE, OWN, "less"
     ),
-    Contrast(
-        "A mask by captions ranks captions of others better.", TEXT_MASK, BASE, OTHERS, "more"
-    ),
-    Contrast("Own captions put the triplet above the mask.", TRIPLET, TEXT_MASK, OWN, "more"),
-    Contrast(
-        "Captions of others put the triplet below the mask.", TRIPLET, TEXT_MASK, OTHERS, "less"
-    ),
-    Contrast("Mined pairs help InfoNCE.", "mined, no filter", BASE, OWN, "more"),
-    Contrast("AdapOffQuin after InfoNCE helps.", "AdapOffQuin", BASE, OWN, "more"),
+    Claim("A mask by captions ranks captions of others better.", TEXT_MASK, BASE, OTHERS, "more"),
+    Claim("Own captions put the triplet above the mask.", TRIPLET, TEXT_MASK, OWN, "more"),
+    Claim("Captions of others put the triplet below the mask.", TRIPLET, TEXT_MASK, OTHERS, "less"),
+    Claim("Mined pairs help InfoNCE.", "mined, no filter", BASE, OWN, "more"),
+    Claim("AdapOffQuin after InfoNCE helps.", "AdapOffQuin", BASE, OWN, "more"),
 )
 
 
@@ -93,18 +104,10 @@ def summary(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Plain:
     if BASE not in points:
         raise ValueError(f"{folder} holds no confirming seed of {BASE!r} yet; run it first")
     confirmed = {line["arm"]: line for line in lines if line["phase"] == "confirm"}
-    arms = []
-    for arm in sorted(points, key=lambda arm: (arm != CCA, arm != BASE)):
-        line = confirmed[arm]
-        facts = {key: line[key] for key in ("arm", "point", "steps", "pairs")}
-        means = {measure: round(mean_of(points[arm], measure), 3) for measure in MEASURES}
-        facts |= {"seeds": len(points[arm]), "means": means}
-        if arm not in (BASE, CCA):
-            facts["differences"] = {
-                measure: rounded(*difference(points[arm], points[BASE], measure))
-                for measure in MEASURES
-            }
-        arms.append(facts)
+    arms = [
+        {"arm": arm} | facts_of(confirmed[arm], points[arm], None if arm == CCA else points[BASE])
+        for arm in sorted(points, key=lambda arm: (arm != CCA, arm != BASE))
+    ]
     alike, low, high = agreement(points)
     return {
         "arms": arms,
@@ -115,18 +118,7 @@ def summary(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Plain:
 
 def table(found: Mapping[str, Any]) -> str:
     """Markdown: the declared comparisons with their verdicts, then all arms."""
-    head = ["arm", "seeds", "steps", "pairs encoded", *MEASURES]
-    rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for arm in found["arms"]:
-        if "differences" in arm:
-            cells = [
-                f"{change:+.2f} ({low:+.2f} to {high:+.2f})"
-                for change, low, high in (arm["differences"][measure] for measure in MEASURES)
-            ]
-        else:
-            cells = [f"{arm['means'][measure]:.2f}" for measure in MEASURES]
-        first = [arm["arm"], str(arm["seeds"]), f"{arm['steps']:,}", f"{arm['pairs']:,}"]
-        rows.append(f"| {' | '.join([*first, *cells])} |")
+    rows = arm_rows(found["arms"], MEASURES)
     verdicts = [f"- {_sentence(contrast)}" for contrast in found["contrasts"]]
     share = found["agreement"]
     order = (
@@ -143,7 +135,6 @@ def table(found: Mapping[str, Any]) -> str:
     return "\n".join([*verdicts, "", rule, "", order, "", *rows, "", note])
 
 
-MARGIN = 1.0  # RSum; a lower bound above minus this is "not worse"
 RULE = (
     f"An arm takes the place of {BASE} as the default if it encodes at most twice as many pairs; "
     "if its dev RSum is higher beyond the interval, or not worse and its mAP of others higher "
@@ -169,27 +160,96 @@ def default_arm(found: Mapping[str, Any]) -> str:
     return chosen
 
 
-def _judged(contrast: Contrast, points: Mapping[str, Points]) -> Plain:
+def _judged(contrast: Claim, points: Mapping[str, Points]) -> Plain:
     """A declared comparison with what was found."""
-    if not (contrast.arm in points and contrast.base in points):
-        return contrast.to_dict() | {"state": "Not run yet"}
-    change, span = difference(points[contrast.arm], points[contrast.base], contrast.measure)
-    low, high = (span.low, span.high) if contrast.sign == "more" else (-span.high, -span.low)
-    state = "Confirmed" if low > 0 else "Refuted, the opposite holds" if high < 0 else "Open"
-    seeds = len(set(points[contrast.arm]) & set(points[contrast.base]))
-    if seeds < len(SEEDS):
-        state = f"Open, {seeds} of {len(SEEDS)} seeds"
-    found = {"state": state, "found": rounded(change, span), "seeds": seeds}
-    return contrast.to_dict() | found
+    facts = judge(contrast, points, (contrast.measure,), SEEDS)
+    if "found" in facts:
+        (facts["found"],) = facts["found"]
+    return facts
+
+
+def judge(
+    claim: Claim,
+    points: Mapping[str, Points],
+    shown: Sequence[str],
+    seeds: Sized,
+    measures: Measures = MEASURES,
+) -> Plain:
+    """A declared claim with its state, its intervals by the measures shown, and how many seeds."""
+    if not (claim.arm in points and claim.base in points):
+        return claim.to_dict() | {"state": "Not run yet"}
+    arm, base = points[claim.arm], points[claim.base]
+    found = [rounded(*difference(arm, base, measure, measures)) for measure in shown]
+    run, state = len(set(arm) & set(base)), claim.state(found)
+    if run < len(seeds):
+        state = f"Open, {run} of {len(seeds)} seeds"
+    return claim.to_dict() | {"state": state, "found": found, "seeds": run}
+
+
+def facts_of(
+    line: Mapping[str, Any],
+    points: Points,
+    base: Points | None,
+    measures: Measures = MEASURES,
+    shown: Iterable[str] | None = None,
+) -> Plain:
+    """What a row of the table shows of an arm.
+
+    Args:
+        line: of the ledger, of one of its trainings.
+        points: of the arm.
+        base: what it is compared with; itself or None where it is not.
+        measures: how measures are taken from points.
+        shown: of these; None for all.
+    """
+    names = list(measures if shown is None else shown)
+    facts: Plain = {key: line[key] for key in ("point", "steps", "pairs")}
+    means = {name: round(mean_of(points, name, measures), 3) for name in names}
+    facts |= {"seeds": len(points), "means": means}
+    if base is not None and base is not points:
+        facts["differences"] = {
+            name: rounded(*difference(points, base, name, measures)) for name in names
+        }
+    return facts
+
+
+def arm_rows(arms: Iterable[Mapping[str, Any]], shown: Collection[str]) -> list[str]:
+    """Lines of a Markdown table of arms."""
+    rows = []
+    for arm in arms:
+        first = [arm["arm"], str(arm["seeds"]), f"{arm['steps']:,}", f"{arm['pairs']:,}"]
+        rows.append([*first, *measured(arm, shown)])
+    return markdown(["arm", "seeds", "steps", "pairs encoded", *shown], rows)
+
+
+def measured(row: Mapping[str, Any], shown: Iterable[str]) -> list[str]:
+    """Cells of a row: differences, or means where it is compared with none."""
+    if "differences" in row:
+        return [span_text(row["differences"][measure]) for measure in shown]
+    return [f"{row['means'][measure]:.2f}" for measure in shown]
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    return [
+        f"| {' | '.join(head)} |",
+        f"|{'---|' * len(head)}",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
+
+
+def span_text(span: Sequence[float]) -> str:
+    """A change with its interval."""
+    change, low, high = span
+    return f"{change:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
 def _sentence(contrast: Mapping[str, Any]) -> str:
     start = f"**{contrast['state']}**: {contrast['claim']}"
     if "found" not in contrast:
         return start
-    change, low, high = contrast["found"]
     return (
-        f"{start} {contrast['measure']} {change:+.2f} ({low:+.2f} to {high:+.2f}), "
+        f"{start} {contrast['measure']} {span_text(contrast['found'])}, "
         f"{contrast['arm']} against {contrast['base']}, {contrast['seeds']} seeds."
     )
 

@@ -20,10 +20,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.experiments.cca import Array, _caption_vectors, _projections, _standardise, _unit
-from benchmarks.truths.bed import SPLITS, _points
+from benchmarks.truths.bed import SPLITS, StoredData, _points
 from counterfoil.core.io import atomic_folder, write_json, write_text
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.readers import load_dataset
 from counterfoil.data.scenes import graphs
 from counterfoil.data.scenes.truth import Claims
 from counterfoil.evaluation.metrics import OF_ALL_POSITIVES
@@ -99,7 +98,7 @@ def _region_features(parts: Mapping[str, ImageTextDataset]) -> dict[str, Array]:
 
 @final
 @dataclass(frozen=True)
-class World:
+class World(StoredData):
     """The bed of scenes and its truth.
 
     Attributes:
@@ -107,22 +106,6 @@ class World:
     """
 
     adapters: ClassVar[Mapping[str, Any]] = {"width": WIDTH, "hidden": 256, "dropout": 0.5}
-    folder: Path
-
-    @cached_property
-    def data(self) -> ImageTextDataset:
-        """All splits."""
-        return load_dataset(str(self.folder))
-
-    @cached_property
-    def train(self) -> ImageTextDataset:
-        """The training split."""
-        return self.data.split("train")
-
-    @cached_property
-    def splits(self) -> Mapping[str, ImageTextDataset]:
-        """Dev and test."""
-        return {name: self.data.split(name) for name in SPLITS}
 
     @cached_property
     def true(self) -> Tensor:

@@ -196,7 +196,7 @@ def test_explored_declared_confirmed_and_taken_up_again(bed, tmp_path, monkeypat
     ],
 )
 def test_a_claim_needs_dev_and_test(sign, dev, test, state):
-    assert cost_page.Claim("a", "b", "c", sign).state([dev, test]) == state
+    assert cost_page.Claim("a", "b", "c", sign=sign).state([dev, test]) == state
 
 
 @pytest.mark.skipif(
