@@ -272,7 +272,8 @@ def train_recipe(
     Raises:
         ValueError: no such model or loss, or options that do not go together.
     """
-    advice = advise_mining(*train_size(dataset))
+    captions, images = train_size(dataset)
+    advice = advise_mining(captions, images)
     lengths = advice.texts, advice.images
     fine_tuning = way != "full" or distill is not None
     fine_tuning |= any((written, other, remedies, long_captions))
@@ -296,7 +297,7 @@ def train_recipe(
             way=way,
             written=str(written) if written else None,
             long_captions=long_captions,
-            captions=train_size(dataset)[0],
+            captions=captions,
         )
         pictures = dataset.pictures is not None
         recipe = fine_tune_recipe(

@@ -40,10 +40,10 @@ from counterfoil.papers.models.uniter import (
     HEAD_WIDTH,
     LAYER,
     MASK,
-    PROJECTIONS,
     JointEncoder,
     RegionEmbedding,
     WordPieceEmbedding,
+    joined_projections,
 )
 
 FIRST = 101  # [CLS] of bert-base-cased
@@ -374,10 +374,8 @@ def convert_lightningdot(state: Mapping[str, Tensor]) -> State:
     new = {ours: value for name, value in source.items() if (ours := lightningdot_name(name))}
     for name in source:
         if (layer := THEIR_LAYER.fullmatch(name)) and ".self.query." in name:
-            parts = [source.get(name.replace("query", part)) for part in PROJECTIONS]
-            joined = torch.cat([part for part in parts if part is not None])
-            kind = name.rpartition(".")[2]
-            new[f"{SIDES[layer[1]]}.body.layers.{layer[2]}.enter.{kind}"] = joined
+            ours = f"{SIDES[layer[1]]}.body.layers.{layer[2]}.enter.{name.rpartition('.')[2]}"
+            new[ours] = joined_projections(source, name)
     if KINDS in source:
         new["image.embed.kind"], new["image.embed.regions.kind"] = source[KINDS][:2]
     if POSITION in source:

@@ -412,9 +412,8 @@ def convert_uniter(state: Mapping[str, Tensor]) -> State:
     new = {ours: value for name, value in source.items() if (ours := uniter_name(name))}
     for name in source:
         if (layer := THEIR_LAYER.fullmatch(name)) and ".self.query." in name:
-            parts = [source.get(name.replace("query", part)) for part in PROJECTIONS]
-            projections = torch.cat([part for part in parts if part is not None])
-            new[f"body.layers.{layer[1]}.enter.{name.rpartition('.')[2]}"] = projections
+            kind = name.rpartition(".")[2]
+            new[f"body.layers.{layer[1]}.enter.{kind}"] = joined_projections(source, name)
     if KINDS in source:
         new["text.kind"], new["image.kind"] = source[KINDS][:2]
     if VEIL in source:
@@ -422,6 +421,12 @@ def convert_uniter(state: Mapping[str, Tensor]) -> State:
     if missing := [name for name in NEEDED if name not in new]:
         raise ValueError(f"this UNITER checkpoint has no {missing[0]!r}; is it another system's?")
     return new
+
+
+def joined_projections(source: Mapping[str, Tensor], query: str) -> Tensor:
+    """The query, key and value projections of a layer as one tensor, by the name of the query."""
+    parts = [source.get(query.replace("query", part)) for part in PROJECTIONS]
+    return torch.cat([part for part in parts if part is not None])
 
 
 def uniter_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
