@@ -131,7 +131,7 @@ def audit(
 
 
 def _knows(model: Model, dataset: ImageTextDataset) -> bool:
-    """Whether a model was trained on data of this name, which may have changed since."""
+    """Return True if the model was trained on data of this name, even if the data changed since."""
     from counterfoil.evaluation.caption_check import trained_on
 
     named = model.card is not None and model.card.provenance.get("data") == dataset.name

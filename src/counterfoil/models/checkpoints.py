@@ -152,7 +152,7 @@ def _is_state(part: object) -> TypeGuard[State]:
 
 
 def _options(path: Path, saved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options that stand beside the weights; none where there are none."""
+    """Return the options that a file holds beside its weights; an empty mapping without any."""
     named: Any = next((saved[name] for name in OPTIONS if saved.get(name) is not None), {})
     options = vars(named) if isinstance(named, argparse.Namespace) else named
     if not isinstance(options, Mapping):

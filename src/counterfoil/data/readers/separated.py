@@ -183,7 +183,7 @@ def read_separated(
 
 
 def _no_layout(name: str, text: str) -> str:
-    """What is missing in the first line of a table, with its own headings."""
+    """Return a sentence that says which columns a table lacks, and quotes its headings."""
     first = next(line for line in text.splitlines() if line.strip())[:HEAD]
     usual = {noun: ", ".join(names) for noun, names in NAMED.items()}
     rows = [next(csv.reader([first], delimiter=each, skipinitialspace=True)) for each in SEPARATORS]

@@ -174,7 +174,7 @@ def guessed_heads(converted: ConvertedModel, system: str) -> dict[str, tuple[int
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Augmentation:
-    """What a system's training leaves out of its inputs.
+    """The parts of its inputs that a system leaves out at random in training.
 
     Attributes:
         regions: share of the regions that are dropped.
@@ -254,7 +254,7 @@ def _word_changes(
 
 
 def _changed(part: Any, makes: tuple[type, ...], changes: Mapping[str, Any]) -> Any:
-    """Return a call with other arguments of these towers, which it is or holds."""
+    """Return a config in which the towers of these classes, at any depth, have other arguments."""
     if not isinstance(part, Config) or not changes:
         return part
     if part.make in makes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any, final
 
@@ -223,34 +224,19 @@ class ErnieViL(PairModel):
         self.image = GlobalAndRegions(features=features, width=image_width, dropout=dropout)
         texts, images = (1 + last for last in self.meets[-1])
 
-        def text_layer(other: int, inside: int, parts: int) -> StreamLayer:
-            return StreamLayer(
-                width=width,
-                other=other,
-                shared=inside,
-                heads=parts,
-                inner=inner,
-                dropout=dropout,
-            )
-
-        def image_layer(other: int, inside: int, parts: int) -> StreamLayer:
-            return StreamLayer(
-                width=image_width,
-                other=other,
-                shared=inside,
-                heads=parts,
-                inner=image_inner,
-                dropout=dropout,
-            )
-
-        self.text_layers = nn.ModuleList(text_layer(width, width, heads) for _ in range(texts))
+        text_layer = partial(StreamLayer, width=width, inner=inner, dropout=dropout)
+        image_layer = partial(StreamLayer, width=image_width, inner=image_inner, dropout=dropout)
+        self.text_layers = nn.ModuleList(
+            text_layer(other=width, shared=width, heads=heads) for _ in range(texts)
+        )
         self.image_layers = nn.ModuleList(
-            image_layer(image_width, image_width, image_heads) for _ in range(images)
+            image_layer(other=image_width, shared=image_width, heads=image_heads)
+            for _ in range(images)
         )
         self.co_layers = nn.ModuleList(
             CoLayer(
-                text=text_layer(image_width, shared, shared_heads),
-                image=image_layer(width, shared, shared_heads),
+                text=text_layer(other=image_width, shared=shared, heads=shared_heads),
+                image=image_layer(other=width, shared=shared, heads=shared_heads),
             )
             for _ in self.meets
         )
@@ -429,7 +415,7 @@ def _transposed(value: Tensor, name: str) -> Tensor:
 def ernievil_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     """Convert the parameters of ERNIE-ViL.
 
-    Where it is only pre-trained its match is a fresh one, which is said in a warning.
+    A checkpoint that is only pre-trained has no matching layer: it gets a fresh one, and a warning.
 
     Widths and numbers of layers are read off the tensors. What tensors do not show is in the
     options, the JSON file that comes with the parameters: "num_attention_heads" (64 numbers to
