@@ -59,7 +59,7 @@ def page(tmp_path) -> Path:
         AuditSection("false-negatives", "Negatives", "Note.", 1, 1, (mined,)),
     )  # fmt: skip
     earlier = (Correction("drop", "3.png", "", "a bat"),)
-    made = AuditPage("Audit", "data", sections, earlier, "k", Provenance("audit"))
+    made = AuditPage("Audit", "data", (), (), sections, earlier, "k", Provenance("audit"))
     write_text(tmp_path / "audit.html", render_audit(made))
     return tmp_path / "audit.html"
 
