@@ -14,6 +14,7 @@ from counterfoil.core.io import write_json
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.protocols import WHOLE
+from counterfoil.evaluation.truth import open_truth
 from counterfoil.papers.models.uniter import UNITER
 from counterfoil.papers.online import own_recipe
 from counterfoil.pipelines.pipeline import (
@@ -94,9 +95,9 @@ def write_run(
         write_json(folder / f"{stage.name}.json", note)
         if isinstance(stage, Evaluate):
             drawn = scores(len(dataset), dataset.text_to_image, place)
-            RetrievalEvaluation.of([member(drawn)], dataset, WHOLE, seed=0).save(
-                folder / stage.name
-            )
+            truth = None if stage.truth == "own" else open_truth(stage.truth, dataset)
+            evaluated = RetrievalEvaluation.of([member(drawn)], dataset, WHOLE, seed=0, truth=truth)
+            evaluated.save(folder / stage.name)
             found[stage.name] = slow_rsum(drawn, dataset.text_to_image)
     return found
 

@@ -802,7 +802,7 @@ write stage.json '{"kind": "evaluate", "stage": {"name": "stage"}}' ::
 untested $run :: papers analyse student run --output page.html
     => holds no finished evaluation | name the folder of a run
 two_runs :: papers analyse student first second --output page.html
-    => figures of different data or protocols cannot share a page
+    => figures of different data, protocols or truths cannot share a page
 papers analyse map $pixels --query 'a blue dog' $PAGE
     => 'a blue dog' is neither a caption nor an image id of scenes test | --query
 

@@ -162,20 +162,21 @@ def common_setting(evaluations: Sequence[FinishedEvaluation]) -> str:
     """Data and protocol of evaluations, in one sentence.
 
     Raises:
-        ValueError: data or protocols differ.
+        ValueError: data, protocols or truths differ.
     """
     settings: dict[tuple[str, str], FinishedEvaluation] = {}
     for evaluation in evaluations:
         s = evaluation.report.setting
         place = " ".join(part for part in (s.dataset, s.split) if part)
         words = f"{place}, {s.protocol.name}: {s.images:,} images, {s.texts:,} texts"
+        words += f"; truth {s.truth}" if s.truth else ""
         settings[words, evaluation.dataset] = evaluation
     if len(settings) > 1:
         (first, one), (second, other) = list(settings.items())[:2]
         reason = "" if first[0] != second[0] else ", with other captions"
         raise ValueError(
             f"{one.run} was measured on {first[0]} and {other.run} on {second[0]}{reason}; figures "
-            "of different data or protocols cannot share a page"
+            "of different data, protocols or truths cannot share a page"
         )
     return (
         f"{next(iter(settings))[0]}; any hit; RSum is the sum of R@1, R@5 and R@10 both ways; "
@@ -528,10 +529,11 @@ def _protocol(same: NamedEvaluations) -> str:
 
 
 def _comparable(one: FinishedEvaluation, other: FinishedEvaluation) -> bool:
-    """Return True if two evaluations have the same queries under the same protocol."""
+    """Return True if two evaluations have the same queries, truth, protocol and metrics."""
     a, b = one.report.setting, other.report.setting
-    keys = [(s.protocol, s.split, s.images, s.texts, s.tie) for s in (a, b)]
-    return keys[0] == keys[1] and one.dataset == other.dataset
+    keys = [(s.protocol, s.split, s.images, s.texts, s.tie, s.truth) for s in (a, b)]
+    same = keys[0] == keys[1] and one.dataset == other.dataset
+    return same and one.report.names == other.report.names
 
 
 def _title(names: Sequence[str]) -> str:
@@ -613,7 +615,10 @@ def _apart_table(others: NamedEvaluations) -> TableBlock:
         "RSum": lambda one: one[1].report.rsum,
         "how": lambda one: one[1].report.setting.line(),
     }
-    note = "Other data, another split or another protocol: these do not compare with those above."
+    note = (
+        "Other data, or another split, protocol, truth or set of metrics: these do not compare "
+        "with those above."
+    )
     return table("Measured otherwise", list(others.items()), columns, note)
 
 

@@ -160,4 +160,4 @@ def report(
     analysis.publish(page, shown=1)
     if apart := analysis.numbers["apart"]:
         names = ", ".join(apart)
-        output(f"not compared, as they were measured on other data or by another protocol: {names}")
+        output(f"not compared, as they were measured on other data, or otherwise: {names}")

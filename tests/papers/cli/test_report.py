@@ -134,8 +134,17 @@ def test_what_was_measured_otherwise_is_set_apart(tmp_path, reported):
     plain, page, shown = reported(*(tmp_path / name for name in "abc"))
     assert [part["name"] for part in plain["runs"]] == ["a/a", "c/c"]
     assert list(plain["apart"]) == ["b/b"]
-    assert "not compared, as they were measured on other data or by another protocol: b/b" in shown
+    assert "not compared, as they were measured on other data, or otherwise: b/b" in shown
     assert "Measured otherwise" in page
+
+
+def test_another_truth_is_set_apart(tmp_path, reported):
+    true = Evaluate(name="true-a", using=("a",), truth="complete")
+    stages = (training("a"), measured_by("a"), true, training("b"), measured_by("b"))
+    write_run(tmp_path / "run", Recipe(name="run", stages=stages))
+    plain, _, _ = reported(tmp_path / "run")
+    assert [part["name"] for part in plain["runs"]] == ["a (test-a)", "b"]
+    assert list(plain["apart"]) == ["a (true-a)"]
 
 
 def test_other_seeds_compare_and_no_seed_is_told(tmp_path, reported):
