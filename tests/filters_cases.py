@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
+from statistics import mean
 
 import torch
 from torch import Tensor
@@ -25,6 +27,9 @@ ONE = (
     FilterConfig(below_positive=0.25, positive="highest"),
     FilterConfig(below_share=0.5),
     FilterConfig(below_share=0.5, positive="highest"),
+    FilterConfig(below_share=0.5, positive="mean"),
+    FilterConfig(below_positive=0.25, positive="mean"),
+    FilterConfig(guided=0.25, positive="mean"),
     FilterConfig(guided=0.0),
     FilterConfig(guided=0.25, positive="highest"),
     FilterConfig(skip=3),
@@ -39,7 +44,7 @@ ALL = FilterConfig(
     guided=-0.75,
     skip=2,
 )
-PLANS = (*ONE, ALL, replace(ALL, positive="highest", skip=0))
+PLANS = (*ONE, ALL, replace(ALL, positive="highest", skip=0), replace(ALL, positive="mean"))
 
 
 def toy(images: int, texts: int, seed: int) -> ImageTextDataset:
@@ -94,7 +99,12 @@ def allowed(
     text_to_image = dataset.text_to_image.tolist()
     said, shown = tfidf(list(dataset.texts)), alike(dataset)
     out = torch.zeros(scores.shape, dtype=torch.bool)
-    best = min if plan.positive == "lowest" else max
+
+    def best(values: Iterator[float], default: None) -> float | None:
+        known = [*values]
+        kinds = {"lowest": min, "highest": max, "mean": mean}
+        return float(kinds[plan.positive](known)) if known else default
+
     for i in range(len(dataset)):
         own = [t for t, o in enumerate(text_to_image) if o == i]
         for t, o in enumerate(text_to_image):

@@ -1,7 +1,8 @@
 """``python -m benchmarks.truths bed | world | run | table``: negatives, by several truths.
 
 ``--table cost`` runs and shows another table on the same bed: equal cost at four sizes of batch;
-``--table exact`` one on a bed of scenes: lists of negatives where every true pair is known.
+``--table exact`` one on a bed of scenes: lists of negatives where every true pair is known;
+``--table methods`` one of options of losses, draws and filters that came later.
 
 ``run`` explores every arm's grid on seeds 0 and 1, chooses its point by RSum on dev, writes the
 chosen points and the declared comparisons into ``declared.json``, and only then trains the
@@ -19,7 +20,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.truths import cost as equal_cost
-from benchmarks.truths import cost_page, exact, exact_page
+from benchmarks.truths import cost_page, exact, exact_page, methods, methods_page
 from benchmarks.truths.arms import ARMS, BASE, CCA, Cost, Point, closed_form
 from benchmarks.truths.bed import Bed, write_bed
 from benchmarks.truths.ledger import read_ledger, todo, write_line
@@ -33,6 +34,7 @@ PAGES = {
     "truths": (summary, table, write_pages),
     "cost": (cost_page.summary, cost_page.table, cost_page.write_pages),
     "exact": (exact_page.summary, exact_page.table, exact_page.write_pages),
+    "methods": (methods_page.summary, methods_page.table, methods_page.write_pages),
 }
 STOPPED = 3  # exit code of a run that goes on when it is called again
 
@@ -79,6 +81,9 @@ def _run(given: argparse.Namespace) -> bool:
     if given.table == "cost":
         claims = [claim.to_dict() for claim in cost_page.CLAIMS]
         return equal_cost.run(bed, given.folder, claims, given.minutes, explored=given.explored)
+    if given.table == "methods":
+        claims = [claim.to_dict() for claim in methods_page.CLAIMS]
+        return methods.run(bed, given.folder, claims, given.minutes, explored=given.explored)
     if given.explored:
         raise ValueError("--explored is for other tables; stop a run of truths with --minutes")
     arms = list(dict.fromkeys((BASE, *(given.arm or ARMS))))

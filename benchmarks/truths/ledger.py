@@ -121,6 +121,8 @@ def todo(
     seeds: Sequence[int],
     *,
     explored: bool = False,
+    name: str = DECLARED,
+    closed: bool = True,
 ) -> Iterator[tuple[str, str, Point, int]]:
     """Trainings that the ledger lacks, a seed after the other: phase, arm, point and seed.
 
@@ -130,6 +132,8 @@ def todo(
         plain: the comparisons to declare, as plain values.
         seeds: that confirm.
         explored: stop before anything is declared.
+        name: of the file of what is declared.
+        closed: confirm the closed form, too, on the first seed.
     """
     have = {line["key"] for line in read_ledger(folder)}
     for seed in EXPLORED:
@@ -139,9 +143,9 @@ def todo(
                     yield "explore", arm, point, seed
     if explored:
         return
-    chosen_points = declare(folder, [*grids], plain, seeds)
+    chosen_points = declare(folder, [*grids], plain, seeds, name)
     for seed in seeds:
-        for arm in (CCA, *grids) if seed == seeds[0] else grids:
+        for arm in (CCA, *grids) if closed and seed == seeds[0] else grids:
             point = chosen_points.get(arm, {})
             if key("confirm", arm, point, seed) not in have:
                 yield "confirm", arm, point, seed

@@ -96,7 +96,7 @@ def shortened(
     return kept | {"numbers": {name: line["numbers"][name] for name in names}}
 
 
-def figure_svg(found: Mapping[str, Any]) -> str:
+def figure_svg(found: Mapping[str, Any], name: str = TRUTHS.name) -> str:
     """RSum on test against mAP of others, a point for each arm, with their intervals, as SVG."""
     from matplotlib.figure import Figure
 
@@ -117,4 +117,4 @@ def figure_svg(found: Mapping[str, Any]) -> str:
     axes.set_ylabel(f"{OTHERS}, judged pairs: difference")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(1.01, 0.5))
-    return svg_text(canvas, "truths")
+    return svg_text(canvas, name)

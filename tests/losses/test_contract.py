@@ -29,11 +29,15 @@ LOSSES: dict[str, Callable[[], Loss]] = {
     ),
     "HardestTripletLoss": losses.HardestTripletLoss,
     "InfoNCELoss": lambda: losses.InfoNCELoss(learnable=True),
+    "InfoNCELoss shared": lambda: losses.InfoNCELoss(shared=True),
     "InfoNCEWithCandidatesLoss": lambda: losses.InfoNCEWithCandidatesLoss(images=("hard image",)),
     "LinearRamp": lambda: losses.LinearRamp(term=losses.SumTripletLoss(), steps=9),
     "MarginDistillationLoss": losses.MarginDistillationLoss,
     "MarginDistillationLoss gaussian": lambda: losses.MarginDistillationLoss(form="gaussian"),
     "MarginDistillationLoss offline": lambda: losses.MarginDistillationLoss(offline=True),
+    "MarginRankingLoss adaptive": lambda: losses.MarginRankingLoss(
+        role="written", margin=9.0, adaptive=True
+    ),
     "MarginRankingLoss": lambda: losses.MarginRankingLoss(role="written"),
     "MeanTripletLoss": losses.MeanTripletLoss,
     "MeanTripletLoss semi-hard": lambda: losses.MeanTripletLoss(semi_hard=True),
@@ -67,6 +71,7 @@ if PAPERS:
     }
 COSTS_WITHOUT_NEGATIVES = {
     "CircleLoss",
+    "InfoNCELoss shared",
     "MarginDistillationLoss offline",
     "SigmoidLoss",
     "UTOLoss",
@@ -383,6 +388,13 @@ if PAPERS:
         (losses.InfoNCELoss, {"temperature": 0.0}, r"temperature of 0\.0"),
         (losses.InfoNCELoss, {"temperature": -1.0}, r"temperature of -1\.0"),
         (losses.InfoNCELoss, {"temperature": 0.005}, r"temperature of 0\.005"),
+        (losses.InfoNCELoss, {"hardness": -1.0}, r"hardness of -1\.0 was given; give 0 for none"),
+        (losses.InfoNCELoss, {"hardness": float("inf")}, "hardness of inf"),
+        (
+            losses.MarginRankingLoss,
+            {"role": "written", "margin": 0.0, "adaptive": True},
+            r"adaptive with margin=0\.0",
+        ),
         (losses.LinearRamp, {"term": PLAIN, "steps": 0}, "use 1 step or more"),
         (losses.LinearRamp, {"term": PLAIN, "steps": 3, "start": -1}, "use 1 step or more"),
         (

@@ -25,11 +25,19 @@ def embeddings(images: int, texts: int, dim: int = 5) -> tuple[Tensor, Tensor]:
     return some.clone().requires_grad_(), others.clone().requires_grad_()
 
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "infonce": {},
+    "infonce harder": {"hardness": 9.0},
+    "infonce shared": {"shared": True, "margin": 0.1},
+    "infonce harder, shared": {"shared": True, "hardness": 3.0},
+}
+
+
 def dense(name: str, images: Tensor, texts: Tensor, own: Tensor, reduction: Reduction) -> Tensor:
     positives = torch.arange(len(images)).unsqueeze(1) == own
     if name == "triplet":
         return HardestTripletLoss(margin=0.3, reduction=reduction)(images @ texts.T, positives)
-    loss = InfoNCELoss(temperature=0.1, reduction=reduction).double()
+    loss = InfoNCELoss(temperature=0.1, reduction=reduction, **OPTIONS[name]).double()
     # the dense loss holds its temperature in float32
     loss.log_scale.data = torch.tensor(10.0, dtype=torch.float64).log()
     return loss(images @ texts.T, positives)
@@ -38,7 +46,8 @@ def dense(name: str, images: Tensor, texts: Tensor, own: Tensor, reduction: Redu
 def tiled(name: str, *inputs: Tensor, tile: int, reduction: Reduction = "sum") -> Tensor:
     if name == "triplet":
         return tiled_hardest_triplet(*inputs, margin=0.3, tile=tile, reduction=reduction)
-    return tiled_info_nce(*inputs, temperature=0.1, tile=tile, reduction=reduction)
+    options = OPTIONS[name]
+    return tiled_info_nce(*inputs, temperature=0.1, tile=tile, reduction=reduction, **options)
 
 
 def assert_equal(name: str, images: Tensor, texts: Tensor, own: Tensor, **how: Any) -> None:
@@ -52,7 +61,7 @@ def assert_equal(name: str, images: Tensor, texts: Tensor, own: Tensor, **how: A
     assert all(grad.isfinite().all() for grad in wanted)
 
 
-both_losses = pytest.mark.parametrize("name", ["infonce", "triplet"])
+both_losses = pytest.mark.parametrize("name", [*OPTIONS, "triplet"])
 
 
 @both_losses

@@ -136,6 +136,40 @@ def test_ranked_below_counts_the_candidates_that_there_are() -> None:
     assert s.grad.diagonal().tolist() == [-0.5, 0]
 
 
+@pytest.mark.parametrize("most", [0.05, 0.3, 9.0])
+@pytest.mark.parametrize("shift", [0.0, 0.2, -2.0])
+def test_an_adaptive_margin_is_the_mean_lead_between_0_and_its_bound(
+    most: float, shift: float
+) -> None:
+    """By a loop, in float64, with gradients; a candidate of -inf has no lead."""
+    s, *_, written = drawn(5, [0, 1, 2], 3, count=4)
+    written = (written - shift).detach()
+    written[0, 1] = written[2] = -torch.inf
+    written.requires_grad_()
+    found = MarginRankingLoss(role="written", margin=most, adaptive=True)(
+        judged(s, [0, 1, 2], {Role.WRITTEN: written})
+    )
+    pairs = [(b, n) for b in range(3) for n in range(4) if written[b, n] > -torch.inf]
+    lead = sum(s[b, b].item() - written[b, n].item() for b, n in pairs) / len(pairs)
+    margin = min(max(lead, 0.0), most)
+    expected = s.new_zeros(())
+    for b, n in pairs:
+        count = sum(other == b for other, _ in pairs)
+        expected = expected + (margin + written[b, n] - s[b, b]).clamp(min=0) / count
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
+    if found > 0:
+        for ours, theirs in zip(
+            torch.autograd.grad(found, (s, written)), torch.autograd.grad(expected, (s, written))
+        ):
+            torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-12)
+
+
+def test_an_adaptive_margin_where_nothing_is_written_costs_nothing() -> None:
+    written = torch.full((2, 3), -torch.inf)
+    loss = MarginRankingLoss(role="written", margin=0.1, adaptive=True)
+    assert loss(judged(torch.eye(2), [0, 1], {Role.WRITTEN: written})).item() == 0
+
+
 def test_a_term_can_judge_another_grid_than_its_anchors_come_from() -> None:
     """A training view with two images per anchor: both are true, the anchor score is its own."""
     s = torch.tensor([[0.9, 0.8], [0.6, 0.1], [0.1, 0.7], [0.3, 0.6]], dtype=torch.float64)

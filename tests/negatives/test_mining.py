@@ -22,7 +22,12 @@ from counterfoil.data.dataset import Relation
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import Model, load_model
 from counterfoil.negatives.filters import FilterConfig, NegativeFilters
-from counterfoil.negatives.mining import mine_hard_negatives, mine_lists, rerank_proposals
+from counterfoil.negatives.mining import (
+    mine_hard_negatives,
+    mine_lists,
+    rerank_proposals,
+    with_true_scores,
+)
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.scoring import pairs
 from counterfoil.scoring.encode import EmbeddedDataset
@@ -286,6 +291,19 @@ def test_lists_are_those_of_mine_lists(model, dataset, tmp_path):
     assert store.manifest == negatives.store.manifest
     assert store.manifest.split == "train"
     assert store.manifest.sources == (model.source(),)
+
+
+def test_true_pairs_are_scored_by_the_models_that_mined(model, dataset):
+    found = mine_hard_negatives(model, dataset, **SIZES)
+    embedded, relation = model.embed(dataset), dataset.relation
+    scores = embedded.model.score_matrix(embedded.images, embedded.texts)
+    own = scores[relation.text_to_image, torch.arange(len(relation.text_to_image))]
+    torch.testing.assert_close(found.lists.true_scores.float(), own.float(), atol=2e-3, rtol=1e-3)
+    orphan = relation.text_to_image.clone()
+    orphan[0] = -1
+    again = with_true_scores(found.lists, [embedded], orphan)
+    assert again.true_scores[0] == -torch.inf
+    assert torch.equal(again.true_scores[1:], found.lists.true_scores[1:])
 
 
 def test_an_ensemble_and_half_precision(model, dataset):

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import pstdev
 from typing import Any
 
 import pytest
@@ -25,7 +29,7 @@ from counterfoil.negatives.sampling import (
     images_for_texts,
 )
 from counterfoil.negatives.store import HardNegativeLists
-from negatives_cases import ragged, random_lists, rng
+from negatives_cases import ragged, random_lists, ranked, rng
 
 
 @settings(max_examples=30, deadline=None)
@@ -245,6 +249,113 @@ def test_how_many_images_go_with_texts(
     text_to_image: list[int], images: int, texts: int, wanted: int
 ) -> None:
     assert images_for_texts(texts, Relation(torch.tensor(text_to_image), images=images)) == wanted
+
+
+def scored_lists(relation: Relation, h: int, k: int, seed: int = 0) -> HardNegativeLists:
+    """Lists by random scores, with these and those of true pairs; in float16 as stored."""
+    scores = torch.rand(relation.images, len(relation.text_to_image), generator=rng(seed)).half()
+    lists = ranked(scores, relation, h, k)
+    of_texts = scores.gather(1, lists.texts.long().clamp(min=0))
+    of_images = scores.T.gather(1, lists.images.long().clamp(min=0))
+    true = scores[relation.text_to_image.clamp(min=0), torch.arange(scores.shape[1])]
+    return HardNegativeLists(
+        lists.texts,
+        lists.images,
+        of_texts.masked_fill(lists.texts < 0, -torch.inf),
+        of_images.masked_fill(lists.images < 0, -torch.inf),
+        true.masked_fill(relation.text_to_image < 0, -torch.inf),
+    )
+
+
+@pytest.mark.parametrize("resample", [False, True])
+@pytest.mark.parametrize("plan", [{"ambiguity": 0.5}, {"ambiguity": 2.0, "centre": -1.0}], ids=str)
+def test_ambiguous_negatives_are_drawn_by_their_scores(plan: dict[str, Any], resample: bool):
+    """Frequencies of both negatives together are those of a loop over the pairs of two lists."""
+    relation = ragged(6, 3, orphans=2)
+    lists = scored_lists(relation, h=5, k=3)
+    anchor, most = int(anchors(relation)[4]), 4
+    image = int(relation.text_to_image[anchor])
+    config = SamplingConfig(texts=most, images=3, count=40_000, resample=resample, **plan)
+    drawn = OfflineNegativeSampler(lists=lists, relation=relation, plan=config).draw(
+        torch.tensor([anchor]), rng(1)
+    )
+
+    def weights(listed: Tensor, scores: Tensor, usable: Callable[[int], bool], row: int, keep: int):
+        rows = [
+            [(item, score) for item, score in zip(r[:keep], s[:keep]) if item >= 0 and usable(item)]
+            for r, s in zip(listed.tolist(), scores.tolist())
+        ]
+        unit = pstdev([score for entries in rows for _, score in entries])
+        true = lists.true_scores[anchor].item()
+        return {
+            item: math.exp(
+                -plan["ambiguity"] * ((score - true) / unit - plan.get("centre", 0.0)) ** 2
+            )
+            for item, score in rows[row]
+        }
+
+    owner = relation.text_to_image.tolist()
+    texts = weights(lists.texts, lists.text_scores, lambda t: owner[t] >= 0, image, most)
+    images = weights(lists.images, lists.image_scores, lambda i: i in owner, anchor, 3)
+    both = {
+        (t, i): texts[t] * images[i] for t in texts for i in images if not resample or owner[t] != i
+    }
+    pairs = zip(drawn[Role.HARD_TEXT].text[0].tolist(), drawn[Role.HARD_IMAGE].image[0].tolist())
+    counts = Counter(pairs)
+    assert counts.keys() <= both.keys()
+    total = sum(both.values())
+    for pair, weight in both.items():
+        expected = 40_000 * weight / total
+        assert abs(counts[pair] - expected) < 6 * expected**0.5 + 3, pair
+    spread = [both[p] / total for p in both]
+    assert max(spread) > 3 * min(spread)  # else a uniform draw would pass
+
+
+def test_ambiguous_negatives_are_exact_where_redraws_do_not_end():
+    """All but one entry of the text list describe the only image that weighs anything."""
+    relation = Relation(torch.tensor([0, 1, 1, 1, 2]), images=3)
+    texts = torch.tensor([[1, 2, 3, 4], [0, 4, -1, -1], [0, 1, -1, -1]]).int()
+    images = torch.tensor([[1, 2], [0, 2], [0, 2], [0, 2], [0, 1]]).int()
+    far = 60.0  # the other image, and the other text, are far from ambiguous
+    lists = HardNegativeLists(
+        texts,
+        images,
+        torch.tensor([[1.0, 1, 1, -far], [1, 1, 0, 0], [1, 1, 0, 0]]).half(),
+        torch.tensor([[1.0, -far], [1, 1], [1, 1], [1, 1], [1, 1]]).half(),
+        torch.ones(5).half(),
+    )
+    plan = SamplingConfig(ambiguity=50.0, count=200)
+    drawn = OfflineNegativeSampler(lists=lists, relation=relation, plan=plan).draw(
+        torch.tensor([0]), rng()
+    )
+    pairs = zip(drawn[Role.HARD_TEXT].text[0].tolist(), drawn[Role.HARD_IMAGE].image[0].tolist())
+    assert {*pairs} <= {(1, 2), (2, 2), (3, 2), (4, 1)}
+
+
+def test_lists_without_scores_cannot_be_drawn_by_them():
+    relation, plan = ragged(), SamplingConfig(ambiguity=0.5)
+    bare = random_lists(relation, h=5, k=3)
+    with pytest.raises(ValueError, match="hold no scores; mine them with `counterfoil mine`"):
+        OfflineNegativeSampler(lists=bare, relation=relation, plan=plan)
+    partial = replace(scored_lists(relation, h=5, k=3), true_scores=None)
+    with pytest.raises(ValueError, match="hold no scores of the true pairs; mine"):
+        OfflineNegativeSampler(lists=partial, relation=relation, plan=plan)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"ambiguity": -1.0}, "ambiguity=-1.0, centre=0.0: give an ambiguity of 0 or more"),
+        ({"ambiguity": math.inf}, "ambiguity=inf"),
+        ({"ambiguity": 0.5, "centre": math.nan}, "centre=nan"),
+        ({"centre": 1.0}, "centre=1.0 says .* set ambiguity=0.5"),
+        ({"ambiguity": 0.5, "tied_rank": True}, "tied_rank takes one rank for both lists"),
+    ],
+    ids=str,
+)
+def test_draws_by_scores_that_make_no_sense(wrong: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        SamplingConfig(**wrong)
 
 
 @pytest.mark.parametrize(

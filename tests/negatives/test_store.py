@@ -25,7 +25,8 @@ def made(*, scored: bool = True, dataset: str = CORPUS) -> NegativeStore:
             torch.rand(rows.shape, generator=rng).half().sort(descending=True).values
             for rows in (lists.texts, lists.images)
         ]
-        lists = HardNegativeLists(lists.texts, lists.images, *scores)
+        true = torch.rand(len(lists.images), generator=rng).half()
+        lists = HardNegativeLists(lists.texts, lists.images, *scores, true)
     source = ModelSource(matcher="VSE(width=8)", spec="aa", checkpoint="bb")
     return NegativeStore.of(
         lists, dataset=dataset, split="train", sources=(source,), seed=3, filters=("duplicates",)
@@ -39,12 +40,12 @@ def test_a_store_comes_back_as_it_was(tmp_path: Path, scored: bool) -> None:
     again = NegativeStore.open(tmp_path / "lists", fingerprint=CORPUS)
     assert again.manifest == store.manifest
     assert again.manifest.images_per_text == 3
-    for name in ("texts", "images", "text_scores", "image_scores"):
+    for name in ("texts", "images", "text_scores", "image_scores", "true_scores"):
         ours, theirs = getattr(store.lists, name), getattr(again.lists, name)
         assert (ours is None) == (theirs is None) == (name.endswith("scores") and not scored)
         assert ours is None or (torch.equal(ours, theirs) and ours.dtype == theirs.dtype)
     files = {path.name for path in (tmp_path / "lists").iterdir()}
-    scores = {"text_scores.npy", "image_scores.npy"} if scored else set()
+    scores = {f"{n}_scores.npy" for n in ("text", "image", "true")} if scored else set()
     assert files == {"manifest.json", "texts.npy", "images.npy"} | scores
 
 
@@ -122,6 +123,11 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "listed at -inf": (edit("image_scores.npy", put((2, 2), -np.inf)), "1 lists hold scores"),
     "ascending": (edit("text_scores.npy", lambda a: a[:, ::-1].copy()), "scores of 7 lists ascend"),
     "one ascends": (edit("image_scores.npy", put((2, 2), 2.0)), "scores of 1 lists ascend"),
+    "true scores lost": (
+        edit("true_scores.npy", lambda a: a[1:]),
+        r"float16 of shape \(\d+,\), but",
+    ),
+    "true score not a number": (edit("true_scores.npy", put((0,), np.nan)), "are no numbers"),
     "one row again": (
         edit("texts.npy", lambda a: np.repeat(a[:, :1], a.shape[1], 1)),
         "7 lists hold an item twice",

@@ -595,7 +595,7 @@ class HardestNegatives(NamedTuple):
     image: Tensor
 
 
-def hinge(negative: Tensor, positive: Tensor, margin: float) -> Tensor:
+def hinge(negative: Tensor, positive: Tensor, margin: float | Tensor) -> Tensor:
     """Return max(0, margin + negative - positive); 0 for a negative of -inf."""
     return (margin + negative - positive).clamp(min=0)
 

@@ -18,7 +18,7 @@ from counterfoil.losses.base import (
     positive_scores,
     weighted_positive_scores,
 )
-from counterfoil.losses.tiled import tiled_info_nce
+from counterfoil.losses.tiled import check_hardness, tiled_info_nce
 
 __all__ = [
     "InfoNCELoss",
@@ -39,15 +39,30 @@ class InfoNCELoss(Loss):
     With a margin every wrong score counts as that much higher (an option of CHAN's code, which
     adds the means of both directions up: twice this value).
 
+    With a hardness weight a, e^(s/t) of a wrong score s becomes e^(s/t + a sg(s)), where sg has no
+    gradient: each wrong pair weighs as much as at the lower temperature 1 / (1/t + a), and pulls as
+    at t. LLaVE (https://arxiv.org/abs/2503.04812) takes 9 for the cosines of a batch,
+    EmbeddingGemma (https://arxiv.org/abs/2509.20354) 5 for given negatives alone, which is not
+    done here. Not HCL, whose weights have the mean 1.
+
+    With `shared`, true pairs of an image compete with each other, too: the softmax is over all
+    pairs of a row, and its target is spread over the true ones by their weights, 1 for a caption
+    and its own for an extra positive. These are the targets of beta-CAL (beta-CLIP): as an image
+    has one vector here, not one for each caption, the beta of its further captions cancels out,
+    since each of them is the first one once.
+
     Args:
         temperature: scores are divided by it; with `learnable`, where it starts.
         margin: in units of a score.
-        learnable: whether it is trained.
+        hardness: factor of a score that is added to the logit of a wrong pair; 0 for none.
+        shared: whether the true pairs of an image compete with each other.
+        learnable: whether the temperature is trained.
         smallest: a trained temperature does not fall below this (CLIP: 0.01).
         reduction: see `Loss`.
 
     Raises:
-        ValueError: a temperature that is not positive, or below `smallest`.
+        ValueError: a temperature that is not positive, or below `smallest`; a hardness that is
+            negative or not finite.
 
     >>> scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
     >>> loss = InfoNCELoss(temperature=0.1, reduction="mean")
@@ -62,6 +77,8 @@ class InfoNCELoss(Loss):
         *,
         temperature: float = 0.07,
         margin: float = 0.0,
+        hardness: float = 0.0,
+        shared: bool = False,
         learnable: bool = False,
         smallest: float = 0.01,
         reduction: Reduction = "sum",
@@ -72,7 +89,8 @@ class InfoNCELoss(Loss):
                 f"a temperature of {temperature} was given; it must be positive and not below "
                 f"`smallest`, which is {smallest}"
             )
-        self.margin = margin
+        check_hardness(hardness)
+        self.margin, self.hardness, self.shared = margin, hardness, shared
         self.highest = -math.log(smallest)
         start = torch.tensor(-math.log(temperature))
         self.log_scale = nn.Parameter(start, requires_grad=learnable)
@@ -85,10 +103,17 @@ class InfoNCELoss(Loss):
         true, weight = weighted_positive_scores(matrix)
         out = matrix.positive | matrix.scores.isneginf()
         # -inf after scaling: the gradient of a learnt scale would be -inf * 0, which is NaN
-        wrong = (matrix.scores.masked_fill(out, 0) * scale).masked_fill(out, -torch.inf)
+        finite = matrix.scores.masked_fill(out, 0)
+        wrong = finite * scale + finite.detach() * self.hardness
+        wrong = wrong.masked_fill(out, -torch.inf)
         logit = (true.score - self.margin) * scale
-        texts = softplus(wrong.logsumexp(1)[true.image] - logit)
-        images = softplus(wrong.logsumexp(0)[true.text] - logit)
+        if self.shared:
+            wrong = wrong.index_put((true.image, true.text), logit)
+            texts = wrong.logsumexp(1)[true.image] - logit
+            images = wrong.logsumexp(0)[true.text] - logit
+        else:
+            texts = softplus(wrong.logsumexp(1)[true.image] - logit)
+            images = softplus(wrong.logsumexp(0)[true.text] - logit)
         return self.reduce(((texts + images) * weight).sum() / 2, matrix)
 
     def tiled(self, vectors: VectorScores) -> Tensor:
@@ -99,6 +124,8 @@ class InfoNCELoss(Loss):
             vectors.text_to_image,
             1 / self._scale(),
             margin=self.margin,
+            hardness=self.hardness,
+            shared=self.shared,
             exempt=vectors.exempt,
             equal=vectors.equal,
             weight=vectors.weight,

@@ -9,6 +9,7 @@ triplet does so only where negatives are equally hard.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, final
 
@@ -31,6 +32,8 @@ def tiled_info_nce(
     temperature: float | Tensor = 0.07,
     *,
     margin: float = 0.0,
+    hardness: float = 0.0,
+    shared: bool = False,
     exempt: Pairs | None = None,
     weight: Tensor | None = None,
     equal: EqualTexts | None = None,
@@ -48,6 +51,8 @@ def tiled_info_nce(
         text_to_image: (T,) image row of each text. Texts of one image are no negatives of it.
         temperature: scores are divided by it; gradients reach a tensor.
         margin: every wrong score counts as that much higher.
+        hardness: see `InfoNCELoss`.
+        shared: see `InfoNCELoss`.
         exempt: (E,) pairs that are no negatives either.
         weight: (E,) weight of each of them as a true pair; 0, or None, for none.
         equal: texts that say what a caption of an image says, which are no negatives of it either.
@@ -56,7 +61,7 @@ def tiled_info_nce(
 
     Raises:
         ValueError: shapes that do not fit, a text without an image row, a temperature or a tile
-            that is not positive.
+            that is not positive, a hardness that is negative or not finite.
 
     >>> images, texts = torch.eye(2), torch.tensor([[0.8, 0.6], [0.6, 0.8]])
     >>> loss = tiled_info_nce(images, texts, torch.arange(2), 0.1, reduction="mean")
@@ -65,25 +70,65 @@ def tiled_info_nce(
     """
     if not temperature > 0:
         raise ValueError(f"a temperature of {temperature} was given; it must be positive")
+    check_hardness(hardness)
     given = images, texts
     images, texts, own = _checked(images, texts, text_to_image, tile)
+    scaled = images / temperature
+    harder = 1 / temperature + hardness  # the factor of wrong scores
+    share = 1.0  # of that factor, which has a gradient by the vectors
+    if hardness:
+        fixed = temperature.item() if isinstance(temperature, Tensor) else temperature
+        share = 1 / (1 + hardness * fixed)
     if exempt is None and equal is None and gpu.usable(*given):
-        wrong_texts, wrong_images = _wrong_pairs_on_gpu(*given, own, 1 / temperature)
-        images = images / temperature
+        sides = (_slowed(side, share) for side in given)
+        wrong_texts, wrong_images = _wrong_pairs_on_gpu(*sides, own, harder)
     else:
-        images = images / temperature
+        left = _slowed(images, share) * harder if hardness else scaled
         spared = _Spared(own, exempt, equal)
-        wrong_texts, wrong_images = _wrong_pairs(images, texts, spared, tile, hardest=False)
-
-    def costs(image: Tensor, text: Tensor) -> Tensor:
-        true = (images[image] * texts[text]).sum(1) - margin / temperature
-        return (softplus(wrong_texts[image] - true) + softplus(wrong_images[text] - true)) / 2
-
-    cost = costs(own, torch.arange(len(own), device=own.device)).sum()
+        right = _slowed(texts, share)
+        wrong_texts, wrong_images = _wrong_pairs(left, right, spared, tile, hardest=False)
+    image, text = own, torch.arange(len(own), device=own.device)
+    weights = scaled.new_ones(len(own))
     if exempt is not None and weight is not None:
-        true = weight > 0
-        cost = cost + (costs(exempt.image[true], exempt.text[true]) * weight[true]).sum()
+        extra = weight > 0
+        image = torch.cat([image, exempt.image[extra]])
+        text = torch.cat([text, exempt.text[extra]])
+        weights = torch.cat([weights, weight[extra].to(weights)])
+    logit = (scaled[image] * texts[text]).sum(1) - margin / temperature
+    costs = []
+    for wrong, row in ((wrong_texts, image), (wrong_images, text)):
+        if shared:
+            own_pairs = _logsumexp_by(row, logit, len(wrong))
+            costs.append(torch.logaddexp(wrong[row], own_pairs[row]) - logit)
+        else:
+            costs.append(softplus(wrong[row] - logit))
+    cost = ((costs[0] + costs[1]) * weights).sum() / 2
     return cost / len(own) if reduction == "mean" else cost
+
+
+def check_hardness(hardness: float) -> None:
+    """Raise a ValueError for a hardness weight that is negative or not finite."""
+    if not 0 <= hardness < math.inf:
+        raise ValueError(
+            f"a hardness of {hardness} was given; give 0 for none, or a factor of the score above "
+            "it, as 9 for cosines"
+        )
+
+
+def _slowed(vectors: Tensor, share: float) -> Tensor:
+    """The vectors, to the bit, with this share of their gradient."""
+    if share == 1 or not vectors.requires_grad:
+        return vectors
+    fixed = vectors.detach()
+    return fixed + (vectors - fixed) * share
+
+
+def _logsumexp_by(row: Tensor, values: Tensor, rows: int) -> Tensor:
+    """(rows,) logsumexp of (P,) values by their row; -inf for a row without any."""
+    top = values.new_full((rows,), -torch.inf)
+    top = top.scatter_reduce(0, row, values.detach(), "amax")
+    total = values.new_zeros(rows).index_add(0, row, (values - top[row]).exp())
+    return total.log() + top.clamp(min=torch.finfo(values.dtype).min)
 
 
 def tiled_hardest_triplet(

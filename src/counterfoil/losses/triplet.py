@@ -184,13 +184,21 @@ class MarginRankingLoss(Loss):
     The mean is over the candidates that an anchor has, which are those with a score above -inf; an
     anchor without any adds 0.
 
+    With `adaptive` the margin grows with what is learnt, as in CE-CLIP
+    (https://arxiv.org/abs/2306.08832) and FG-CLIP 2: it is the mean lead of the anchor pairs over
+    their candidates in the batch, without a gradient, from 0 to `margin`. Departs from the authors'
+    code in: the lead is that of this batch, not of the step before, so that a loss has no state;
+    one margin for all candidates, where CE-CLIP has one for each kind of foil; the bound is in
+    units of a score, where theirs is 10 at a scale of 100, so 0.1.
+
     Args:
         role: role of the candidates, by the value of a `Role`, as in "hard text".
-        margin: in units of a score.
+        margin: in units of a score; with `adaptive`, the largest one.
+        adaptive: whether it follows the mean lead.
         reduction: see `Loss`.
 
     Raises:
-        ValueError: there is no such role.
+        ValueError: there is no such role, or an adaptive margin that cannot be above 0.
 
     >>> scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
     >>> generated = torch.tensor([[0.9, 0.1], [0.7, 0.1]])
@@ -198,16 +206,33 @@ class MarginRankingLoss(Loss):
     0.2
     """
 
-    def __init__(self, *, role: str, margin: float = 0.2, reduction: Reduction = "sum") -> None:
+    def __init__(
+        self,
+        *,
+        role: str,
+        margin: float = 0.2,
+        adaptive: bool = False,
+        reduction: Reduction = "sum",
+    ) -> None:
         super().__init__(reduction=reduction)
         parse_choice((known.value for known in Role), role, "a role of a pair")
-        self.role, self.margin = Role(role), margin
+        if adaptive and not margin > 0:
+            raise ValueError(
+                f"adaptive with margin={margin}: the margin goes from 0 to this; give a number "
+                "above 0, as 0.1 for cosines"
+            )
+        self.role, self.margin, self.adaptive = Role(role), margin, adaptive
         self.needs = Needs(roles=frozenset({self.role}), block=False)
 
     def forward(self, scores: Scores) -> Tensor:
         matrix = self.matrix(scores)
-        candidates = scores.pairs[self.role]
-        cost = hinge(candidates, matrix.anchor.unsqueeze(1), self.margin).sum(1)
+        candidates, anchor = scores.pairs[self.role], matrix.anchor.unsqueeze(1)
+        margin: float | Tensor = self.margin
+        if self.adaptive:
+            lead = (anchor - candidates).detach()
+            some = lead[~candidates.isneginf()]  # NaN among them stays
+            margin = some.mean().clamp(0, self.margin) if len(some) else self.margin
+        cost = hinge(candidates, anchor, margin).sum(1)
         count = candidates.isneginf().logical_not().sum(1)
         return self.reduce((cost / count.clamp(min=1)).sum(), matrix)
 

@@ -376,7 +376,7 @@ def exclude_pictures(near: NearPairs, relation: Relation) -> tuple[Tensor, Tenso
 # The settings.
 
 
-Positive = Literal["lowest", "highest"]
+Positive = Literal["lowest", "highest", "mean"]
 _SPARSE = {"captions", "pictures", "meanings", "encoder", "positive"}  # not of scores
 JUDGED = "pairs that were judged to be no negatives"
 
@@ -412,7 +412,9 @@ class FilterConfig:
             for scores of either sign).
         guided: leave out pairs that a guide model scores above its own positive less this
             (GISTEmbed, https://arxiv.org/abs/2402.16829, where it is 0).
-        positive: which of an image's positives stands for it, "lowest" or "highest".
+        positive: what stands for an image's positives: the "lowest", the "highest", or their
+            "mean", as in Qwen3-VL-Embedding (section 3.3 of its report), which also drops queries
+            without a good positive; here none is dropped.
         skip: leave out this many of the hardest that remain.
 
     Raises:
@@ -737,9 +739,12 @@ class FilteredReducer(ScoreReducer):
         # guides remember the scores of one tile
         self.concurrent = reducer.concurrent and self._guides is None
         self.cost = reducer.cost
-        self._reduce: Literal["amin", "amax"] = (
-            "amin" if self.config.positive == "lowest" else "amax"
-        )
+        reductions: dict[Positive, Literal["amin", "amax", "sum"]] = {
+            "lowest": "amin",
+            "highest": "amax",
+            "mean": "sum",
+        }
+        self._reduce = reductions[self.config.positive]
         relative = (self.config.below_positive, self.config.below_share, self.config.guided)
         self.look_ahead = None if relative == (None, None, None) else self._text_to_image
 
@@ -752,10 +757,12 @@ class FilteredReducer(ScoreReducer):
             self._excluded.to(device)
         self._equal = self._equal and self._equal.to(device)
         self._removed = torch.zeros(len(self._judging), dtype=torch.long, device=device)
-        nothing = torch.inf if self._reduce == "amin" else -torch.inf
+        nothing = {"amin": torch.inf, "amax": -torch.inf, "sum": 0.0}[self._reduce]
         anchors = images if self.side == "image" else texts
-        # Row 0: by the mined model's scores; row 1: by the guide's.
-        self._positive = torch.full((2, anchors), nothing, device=device)
+        # Row 0: by the mined model's scores; row 1: by the guide's; row 2: how many there are.
+        # Sums in float64 are exact, so that neither tiles nor processes change them.
+        dtype = torch.float64 if self._reduce == "sum" else torch.float32
+        self._positive = torch.full((3, anchors), nothing, device=device, dtype=dtype)
         self._set_limits()
 
     def observe(self, tile: ScoreTile) -> None:
@@ -763,13 +770,17 @@ class FilteredReducer(ScoreReducer):
         row, column = tile.true_pairs(self._text_to_image)
         anchors = tile.images[row] if self.side == "image" else tile.texts[column]
         views = [tile.scores] if self._guides is None else [tile.scores, self._guides.scores(tile)]
-        for positive, scores in zip(self._positive, views):
-            positive.scatter_reduce_(0, anchors, scores[row, column], self._reduce)
+        found = [scores[row, column].to(self._positive.dtype) for scores in views]
+        for positive, scores in zip(self._positive, found):
+            positive.scatter_reduce_(0, anchors, scores, self._reduce)
+        if self._reduce == "sum":
+            self._positive[2].index_add_(0, anchors, torch.ones_like(found[0]))
 
     def synchronize(self) -> None:
         """Take the positives over all processes."""
         gathered = distributed.gather(self._positive)
-        self._positive = gathered.amin(0) if self._reduce == "amin" else gathered.amax(0)
+        joined = {"amin": torch.amin, "amax": torch.amax, "sum": torch.sum}[self._reduce]
+        self._positive = joined(gathered, 0)
         self._set_limits()
 
     def update(self, tile: ScoreTile) -> None:
@@ -856,7 +867,11 @@ class FilteredReducer(ScoreReducer):
 
     def _set_limits(self) -> None:
         """Compute the limits from the positives, once for the whole pass."""
-        config, (positive, guide_positive) = self.config, self._positive
+        config, (positive, guide_positive, count) = self.config, self._positive
+        if self._reduce == "sum":  # NaN, which is not finite, for anchors without any
+            positive, guide_positive = (
+                (total / count).float() for total in (positive, guide_positive)
+            )
         self._limits: dict[str, Tensor] = {}
         if config.highest is not None:
             self._limits["highest"] = torch.full_like(positive, config.highest)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack, final
 from zlib import crc32
@@ -40,7 +40,7 @@ from counterfoil.negatives.store import (
 from counterfoil.scoring.checkpoint import EVERY, Fact, StreamCheckpoint
 from counterfoil.scoring.embedding_store import model_digest
 from counterfoil.scoring.encode import EmbeddedDataset, ScoreTile, Side, device_of
-from counterfoil.scoring.pairs import RescoredPairs
+from counterfoil.scoring.pairs import RescoredPairs, score_index_pairs
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import MEMORY, ScoreReducer, stream_scores
 
@@ -299,7 +299,7 @@ def mine_store(
             device=device,
         )
     store = NegativeStore.of(
-        lists,
+        with_true_scores(lists, members, dataset.text_to_image, device),
         dataset=dataset.fingerprint,
         split=dataset.split_name,
         sources=sources,
@@ -441,15 +441,30 @@ class _ScoreMatrix:
 
 def _to_lists(texts: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor]) -> HardNegativeLists:
     """Return rows and scores as lists on the CPU, with scores in float16; finite ones stay so."""
-    largest = torch.finfo(torch.half).max
     rows, scores = [], []
     for list_rows, list_scores in (texts, images):
-        finite = list_scores.clamp(-largest, largest).half()
         rows.append(list_rows.cpu())
-        scores.append(
-            torch.where(list_scores.isinf(), list_scores.half(), finite).cpu().contiguous()
-        )
+        scores.append(_to_half(list_scores).cpu().contiguous())
     return HardNegativeLists(*rows, *scores)
+
+
+def _to_half(scores: Tensor) -> Tensor:
+    """Scores in float16; finite ones stay so."""
+    largest = torch.finfo(torch.half).max
+    return torch.where(scores.isinf(), scores.half(), scores.clamp(-largest, largest).half())
+
+
+def with_true_scores(
+    lists: HardNegativeLists,
+    members: Sequence[EmbeddedDataset],
+    text_to_image: Tensor,
+    device: torch.device | str | None = None,
+) -> HardNegativeLists:
+    """The lists with the score of each text with its image, by the models that scored them."""
+    owned = (text_to_image >= 0).nonzero().squeeze(1)
+    scores = torch.full((len(text_to_image),), -torch.inf)
+    scores[owned] = score_index_pairs(members, text_to_image[owned], owned, device=device)
+    return replace(lists, true_scores=_to_half(scores))
 
 
 # Half precision, with the lists of single precision.

@@ -7,6 +7,7 @@ candidates for an online miner to choose from (`CandidateConfig`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, final
@@ -151,9 +152,18 @@ class SamplingConfig:
             authors' code. The paper draws them independently.
         resample: draw again while the negative text describes the negative image, as in the paper;
             the authors' code does not.
+        ambiguity: above 0, negatives that score about as high as the true pair are drawn more
+            often: with weights exp(-a (s - p - b)^2), where a is this, s the score of a listed
+            pair, p that of the anchor's true pair, and b is `centre` (SimANS,
+            https://arxiv.org/abs/2210.11773, whose a is 0.5). Scores are in units of the
+            standard deviation of those listed, where the authors take inner products as they are,
+            so that a fits any model. 0 draws uniformly.
+        centre: how far above the true pair the most frequent ones are, in the same unit; below 0
+            for easier ones.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: a number out of range, a `centre` without `ambiguity`, or `ambiguity` with
+            `tied_rank`.
     """
 
     texts: int = 0
@@ -161,18 +171,36 @@ class SamplingConfig:
     count: int = 1
     tied_rank: bool = False
     resample: bool = True
+    ambiguity: float = 0.0
+    centre: float = 0.0
 
     def __post_init__(self) -> None:
         for name, least in (("texts", 0), ("images", 0), ("count", 1)):
             if (value := getattr(self, name)) is not None and value < least:
                 raise ValueError(f"{name}={value}: at least {least} is needed")
+        if not 0 <= self.ambiguity < math.inf or not math.isfinite(self.centre):
+            raise ValueError(
+                f"ambiguity={self.ambiguity}, centre={self.centre}: give an ambiguity of 0 or "
+                "more, as 0.5, and any finite centre"
+            )
+        if self.centre and not self.ambiguity:
+            raise ValueError(
+                f"centre={self.centre} says which negatives are drawn most often, and ambiguity=0 "
+                "draws all alike; set ambiguity=0.5, or leave centre out"
+            )
+        if self.ambiguity and self.tied_rank:
+            raise ValueError(
+                f"tied_rank takes one rank for both lists, and ambiguity={self.ambiguity} draws "
+                "each by its scores; leave one of them out"
+            )
 
 
 @final
 class OfflineNegativeSampler:
     """Draws mined negatives of each anchor, and the two pairs derived from them.
 
-    AOQ, sections 3.2 and 4.1: HARD_TEXT and HARD_IMAGE are uniform over the lists; CROSS is the
+    AOQ, sections 3.2 and 4.1: HARD_TEXT and HARD_IMAGE are uniform over the lists, or drawn by
+    their scores, see `SamplingConfig.ambiguity`; CROSS is the
     negative image with the negative text; COMPANION is the image of the negative text with a
     random caption of the negative image. Texts of no image and images without captions have no
     companion and are not drawn.
@@ -182,10 +210,11 @@ class OfflineNegativeSampler:
     but for an anchor whose lists are nearly all of one image redraws may never end. So after
     16 redraws the remaining anchors are drawn exactly: all pairs of their two lists that do not
     belong together are enumerated, and one of them is drawn. For independent ranks this changes
-    only the time: redrawing until a pair is wrong is uniform over the wrong pairs, and so is the
-    exact draw. For tied ranks, whose few pairs may all be true, the exact draw includes untied
-    pairs. The constructor checks that every anchor has a wrong pair. Where filters left the lists
-    of a tenth of the anchors, or fewer, empty, random negatives fill them, with a warning.
+    only the time: redrawing until a pair is wrong draws from the wrong pairs with the weights of
+    all, and so does the exact draw. For tied ranks, whose few pairs may all be true, the exact draw
+    includes untied pairs. The constructor checks that every anchor has a wrong pair. Where filters
+    left the lists of a tenth of the anchors, or fewer, empty, random negatives fill them, with a
+    warning.
 
     Attributes:
         lengths: of the given lists of texts and of images.
@@ -210,8 +239,21 @@ class OfflineNegativeSampler:
         self.plan, self.relation = plan or SamplingConfig(), relation
         self.lengths = lists.texts.shape[1], lists.images.shape[1]
         texts, images = hardest_entries(lists, relation, self.plan)
-        self._texts, self._text_counts = usable_entries(texts, relation.text_to_image >= 0)
-        self._images, self._image_counts = usable_entries(images, relation.counts > 0)
+        of_texts: Tensor | None = None
+        of_images: Tensor | None = None
+        if self.plan.ambiguity:
+            of_texts, of_images, self._true_scores = _listed_scores(
+                lists.checked(relation), texts.shape[1], images.shape[1]
+            )
+        self._texts, self._text_counts, of_texts = usable_entries(
+            texts, relation.text_to_image >= 0, of_texts
+        )
+        self._images, self._image_counts, of_images = usable_entries(
+            images, relation.counts > 0, of_images
+        )
+        if of_texts is not None and of_images is not None:
+            self._text_weights = _Ambiguity(of_texts, self._text_counts, self.plan)
+            self._image_weights = _Ambiguity(of_images, self._image_counts, self.plan)
         self._fill_empty_lists()
         self._check()
 
@@ -231,6 +273,13 @@ class OfflineNegativeSampler:
 
     def ranks(self, texts: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw a rank in each anchor's image's list and one in its own; texts of any shape."""
+        if self.plan.ambiguity:
+            true = self._true_scores[texts]
+            images = self.relation.text_to_image[texts]
+            return (
+                self._text_weights.ranks(images, true, self._text_counts, rng),
+                self._image_weights.ranks(texts, true, self._image_counts, rng),
+            )
         text_rank = random_below(self._text_counts[self.relation.text_to_image[texts]], rng)
         if self.plan.tied_rank:
             return text_rank, self.tied(texts, text_rank)
@@ -268,14 +317,21 @@ class OfflineNegativeSampler:
         return hard_text, hard_image
 
     def _draw_exactly(self, anchor: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw uniformly from all pairs of each anchor's lists that do not correspond."""
+        """Draw from all pairs of each anchor's lists that do not correspond."""
         negatives = []
         for row, image in zip(anchor.tolist(), self.relation.text_to_image[anchor].tolist()):
             texts = self._texts[image, : self._text_counts[image]].long()
             images = self._images[row, : self._image_counts[row]].long()
             wrong = ~self.corresponds(texts.unsqueeze(1), images.unsqueeze(0))
             place = wrong.flatten().nonzero().squeeze(1)
-            place = place[random_below(torch.tensor([len(place)]), rng)]
+            if self.plan.ambiguity:
+                true = self._true_scores[[row]]
+                by_text = self._text_weights.log_weights(torch.tensor([image]), true)[0]
+                by_image = self._image_weights.log_weights(torch.tensor([row]), true)[0]
+                both = by_text[: len(texts)].unsqueeze(1) + by_image[: len(images)]
+                place = place[_drawn_by(both.flatten()[place].unsqueeze(0), rng)]
+            else:
+                place = place[random_below(torch.tensor([len(place)]), rng)]
             negatives.append(torch.cat([texts[place // len(images)], images[place % len(images)]]))
         hard_text, hard_image = torch.stack(negatives).unbind(1)
         return hard_text, hard_image
@@ -351,6 +407,66 @@ class OfflineNegativeSampler:
             )
 
 
+@final
+class _Ambiguity:
+    """How often the entries of each list are drawn, by their scores; see `SamplingConfig`.
+
+    Args:
+        scores: (Q, k) of the entries, the usable ones first.
+        counts: (Q,) number of usable ones. Others, which fill an empty list, have no score.
+        plan: how to draw.
+    """
+
+    def __init__(self, scores: Tensor, counts: Tensor, plan: SamplingConfig) -> None:
+        listed = torch.arange(scores.shape[1]) < counts.unsqueeze(1)
+        self.scores, self.plan = scores.masked_fill(~listed, torch.nan), plan
+        known = scores[listed].double()
+        unit = known.std(correction=0).item() if len(known) else 0.0
+        self._unit = unit or 1.0  # where all scores are equal, all are drawn alike
+
+    def log_weights(self, lists: Tensor, true: Tensor) -> Tensor:
+        """(B, k) float64 for (B,) lists and scores of true pairs; 0 where there is no score."""
+        gap = (self.scores[lists].double() - true.double().unsqueeze(1)) / self._unit
+        weights = -self.plan.ambiguity * (gap - self.plan.centre).square()
+        return weights.masked_fill(gap.isnan(), 0.0)
+
+    def ranks(self, lists: Tensor, true: Tensor, counts: Tensor, rng: torch.Generator) -> Tensor:
+        """Draw a rank in lists, of any shape, of (Q,) `counts` entries, with their true scores."""
+        rows = lists.flatten()
+        beyond = torch.arange(self.scores.shape[1]) >= counts[rows].unsqueeze(1)
+        weights = self.log_weights(rows, true.flatten()).masked_fill(beyond, -torch.inf)
+        return _drawn_by(weights, rng).view(lists.shape)
+
+
+def _drawn_by(log_weights: Tensor, rng: torch.Generator) -> Tensor:
+    """Draw a column of each row of (B, k) logarithms of weights, which are not all -inf."""
+    top = log_weights.amax(1, keepdim=True)
+    sums = (log_weights - top).exp().cumsum(1)
+    drawn = torch.rand(len(sums), 1, generator=rng, dtype=torch.float64) * sums[:, -1:]
+    # the first column whose sum is above the number, never one of weight 0; the product may round
+    # up to the whole sum
+    last = (sums < sums[:, -1:]).sum(1)
+    return torch.searchsorted(sums, drawn, right=True).squeeze(1).minimum(last)
+
+
+def _listed_scores(
+    lists: HardNegativeLists, texts: int, images: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores of the first entries of the lists of images and of texts, and of true pairs.
+
+    Raises:
+        ValueError: listed pairs or true pairs have none.
+    """
+    if lists.text_scores is None or lists.image_scores is None or lists.true_scores is None:
+        what = "scores" if lists.text_scores is None else "scores of the true pairs"
+        raise ValueError(
+            f"ambiguity draws negatives by their scores and those of true pairs, and these lists "
+            f"hold no {what}; mine them with `counterfoil mine`, or leave ambiguity out"
+        )
+    text_scores, image_scores = lists.text_scores[:, :texts], lists.image_scores[:, :images]
+    return text_scores, image_scores, lists.true_scores
+
+
 def hardest_entries(
     lists: HardNegativeLists, relation: Relation, plan: SamplingConfig
 ) -> tuple[Tensor, Tensor]:
@@ -420,7 +536,7 @@ class NeighbourImages:
         lists = lists.checked(relation)
         self.relation = relation
         self._conflicts = conflicts_of(separate_texts(relation))
-        self._images, self._counts = usable_entries(lists.images, relation.counts > 0)
+        self._images, self._counts, _ = usable_entries(lists.images, relation.counts > 0)
         if not bool((self._counts[relation.text_to_image >= 0] > 0).any()):
             raise ValueError(
                 "no caption has a mined image that could join it in a batch; mine again from a "
@@ -527,8 +643,8 @@ class ListedCandidates:
                     "fewer, draw from further down, or mine longer lists"
                 )
         self.relation, self.offer, self.provides = relation, offer, offer.provides
-        self._texts = usable_entries(texts, relation.text_to_image >= 0)
-        self._images = usable_entries(images, relation.counts > 0)
+        self._texts = usable_entries(texts, relation.text_to_image >= 0)[:2]
+        self._images = usable_entries(images, relation.counts > 0)[:2]
 
     def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
         """Draw pairs for (B,) anchor texts, by role, each (B, texts) or (B, images)."""

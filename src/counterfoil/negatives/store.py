@@ -42,12 +42,15 @@ class HardNegativeLists:
         images: (T, h') int32, image rows.
         text_scores: (I, h) float16, if known; -inf for -1.
         image_scores: (T, h') float16, if known.
+        true_scores: (T,) float16, score of each text with its image, if known; -inf for a text
+            without one.
     """
 
     texts: Tensor
     images: Tensor
     text_scores: Tensor | None = None
     image_scores: Tensor | None = None
+    true_scores: Tensor | None = None
 
     def __post_init__(self) -> None:
         assert self.texts.dtype == self.images.dtype == torch.int32
@@ -96,7 +99,7 @@ class HardNegativeLists:
             return self
         by_image = _without_spared(self.texts, self.text_scores, relation, by_image=True)
         by_text = _without_spared(self.images, self.image_scores, relation, by_image=False)
-        return HardNegativeLists(by_image[0], by_text[0], by_image[1], by_text[1])
+        return HardNegativeLists(by_image[0], by_text[0], by_image[1], by_text[1], self.true_scores)
 
     def check_order(self) -> None:
         """Check that these can be ranked lists, whoever wrote them.
@@ -154,15 +157,27 @@ def _without_spared(
     return rows, scores
 
 
-def usable_entries(lists: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (Q, k) lists with the (R,) usable rows first, in order, and (Q,) their number."""
+def usable_entries(
+    lists: Tensor, usable: Tensor, scores: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Put the usable rows of lists first, in order.
+
+    Args:
+        lists: (Q, k) rows.
+        usable: (R,) bool, rows that count.
+        scores: (Q, k) of the entries, or None.
+
+    Returns:
+        The lists, (Q,) the number of usable entries of each, and the scores in the same order.
+    """
     is_usable = torch.cat(
         [(usable[lists[p].long()] & (lists[p] >= 0)) for p in list_parts(len(lists))]
     )
     if bool((~is_usable[:, :-1] & is_usable[:, 1:]).any()):
         order = (~is_usable).byte().argsort(dim=1, stable=True)
         lists = lists.gather(1, order)
-    return lists, is_usable.sum(1)
+        scores = scores if scores is None else scores.gather(1, order)
+    return lists, is_usable.sum(1), scores
 
 
 def degenerate_anchors(
@@ -331,7 +346,8 @@ class NegativeStore:
     """Ranked hard negatives of a data set and their provenance.
 
     On disk a folder: ``manifest.json``, ``texts.npy`` (I, h) and ``images.npy`` (T, h') int32,
-    and, with scores, ``text_scores.npy`` and ``image_scores.npy`` float16.
+    and, with scores, ``text_scores.npy`` and ``image_scores.npy`` float16, and (T,)
+    ``true_scores.npy`` float16 where true pairs were scored, too.
     """
 
     manifest: NegativeManifest
@@ -419,7 +435,7 @@ class NegativeStore:
         Raises:
             ValueError: something else is there.
         """
-        names = ("texts", "images", "text_scores", "image_scores")
+        names = ("texts", "images", "text_scores", "image_scores", "true_scores")
         tensors = {name: getattr(self.lists, name) for name in names}
         arrays = {f"{name}.npy": t.numpy() for name, t in tensors.items() if t is not None}
         MINED.save(folder, self.manifest, arrays)
@@ -442,7 +458,8 @@ class NegativeStore:
         if m.scored:
             text_scores = _scores(stored, "text_scores.npy", texts)
             image_scores = _scores(stored, "image_scores.npy", images)
-            lists = HardNegativeLists(texts, images, text_scores, image_scores)
+            true_scores = _true_scores(stored)
+            lists = HardNegativeLists(texts, images, text_scores, image_scores, true_scores)
         try:
             lists.check_order()
             lists = lists if relation is None else lists.checked(relation)
@@ -470,3 +487,15 @@ def _scores(stored: Artifact[NegativeManifest], name: str, rows: Tensor) -> Tens
     shape = tuple(rows.shape)
     array = stored.array(name, shape=shape, dtype=np.float16, content="scores of mined rows")
     return torch.from_numpy(np.array(array))
+
+
+def _true_scores(stored: Artifact[NegativeManifest]) -> Tensor | None:
+    """(T,) scores of true pairs; None where they were not stored."""
+    name, shape = "true_scores.npy", (stored.manifest.text_count,)
+    if name not in (stored.files or {}):
+        return None
+    array = stored.array(name, shape=shape, dtype=np.float16, content="scores of true pairs")
+    scores = torch.from_numpy(np.array(array))
+    if bool(scores.isnan().any()):
+        raise ValueError(f"{stored.folder / name} holds scores that are no numbers; {MINED.remedy}")
+    return scores

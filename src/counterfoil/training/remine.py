@@ -19,7 +19,7 @@ from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.filters import FilterConfig, NegativeFilters
-from counterfoil.negatives.mining import mine_lists
+from counterfoil.negatives.mining import mine_lists, with_true_scores
 from counterfoil.negatives.sampling import OfflineNegativeSampler, SamplingConfig
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.scoring.checkpoint import weights_digest
@@ -157,8 +157,9 @@ class Reminer(Callback):
         processor, dataset, plan = self.processor, self.processor.dataset, self.plan
         images = encode_images(model, processor.images, len(dataset))
         texts = encode_texts(model, processor.texts, len(dataset.texts))
+        members = [EmbeddedDataset(model, images, texts)]
         lists = mine_lists(
-            [EmbeddedDataset(model, images, texts)],
+            members,
             dataset.text_to_image,
             texts_per_image=plan.texts or self.lengths[0],
             images_per_text=plan.images or self.lengths[1],
@@ -167,6 +168,7 @@ class Reminer(Callback):
             stop=stop,
             run=dataset.fingerprint,
         )
+        lists = with_true_scores(lists, members, dataset.text_to_image)
         name = f"{type(model).__name__} in training {partial.name.removesuffix('.partial')}"
         return NegativeStore.of(
             lists,
