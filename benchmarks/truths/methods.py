@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from benchmarks.truths.arms import ARMS, BASE, EPOCHS, LISTS, Arm, Cost, Point, fit, grid
 from benchmarks.truths.bed import SPLITS, Bed
@@ -29,7 +28,7 @@ POINT = {"rate": 3e-3, "temperature": 0.05}  # of the bases, chosen on their gri
 MINED, FIVE = "mined, no filter", "five captions as positives"
 HARDER, SHARED = "hardness weight", "five captions, shared target"
 AMBIGUOUS = "mined, drawn by ambiguity"
-MEAN, LOWEST = "mined, below the mean positive", "mined, below the lowest positive"
+MEAN = "mined, below the mean positive"
 
 
 def _harder(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
@@ -96,15 +95,14 @@ def _ambiguous(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
     return _second(bed, point, seed, cost, sampling=plan)
 
 
-def _below(name: str, positive: Any) -> Arm:
-    def train(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
-        filters = FilterConfig(below_positive=point["below"], positive=positive)
-        return _second(bed, point, seed, cost, filters)
-
-    points = grid(below=(-0.1, 0.0, 0.1), rate=(1e-3, 3e-3), temperature=(0.05, 0.08))
-    return Arm(name, points, train)
+def _mean(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
+    filters = FilterConfig(below_positive=point["below"], positive="mean")
+    return _second(bed, point, seed, cost, filters)
 
 
+_BELOW_MEAN = Arm(
+    MEAN, grid(below=(-0.1, 0.0, 0.1), rate=(1e-3, 3e-3), temperature=(0.05, 0.08)), _mean
+)
 GROUPS: tuple[Mapping[str, Arm], ...] = tuple(
     {arm.name: arm for arm in group}
     for group in (
@@ -133,7 +131,7 @@ GROUPS: tuple[Mapping[str, Arm], ...] = tuple(
             replace(ARMS[FIVE], grid=(POINT,)),
             Arm(SHARED, ARMS[FIVE].grid, _shared),
         ),
-        (_below(MEAN, "mean"), _below(LOWEST, "lowest")),
+        (_BELOW_MEAN,),
     )
 )
 ARM = {name: arm for group in GROUPS for name, arm in group.items()}

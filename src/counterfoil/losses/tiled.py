@@ -80,8 +80,8 @@ def tiled_info_nce(
         fixed = temperature.item() if isinstance(temperature, Tensor) else temperature
         share = 1 / (1 + hardness * fixed)
     if exempt is None and equal is None and gpu.usable(*given):
-        sides = (_slowed(side, share) for side in given)
-        wrong_texts, wrong_images = _wrong_pairs_on_gpu(*sides, own, harder)
+        left, right = (_slowed(side, share) for side in given)
+        wrong_texts, wrong_images = _wrong_pairs_on_gpu(left, right, own, harder)
     else:
         left = _slowed(images, share) * harder if hardness else scaled
         spared = _Spared(own, exempt, equal)
@@ -91,8 +91,8 @@ def tiled_info_nce(
     weights = scaled.new_ones(len(own))
     if exempt is not None and weight is not None:
         extra = weight > 0
-        image = torch.cat([image, exempt.image[extra]])
-        text = torch.cat([text, exempt.text[extra]])
+        image = torch.cat([image, exempt.image[extra].to(image)])
+        text = torch.cat([text, exempt.text[extra].to(text)])
         weights = torch.cat([weights, weight[extra].to(weights)])
     logit = (scaled[image] * texts[text]).sum(1) - margin / temperature
     costs = []

@@ -779,8 +779,10 @@ class FilteredReducer(ScoreReducer):
     def synchronize(self) -> None:
         """Take the positives over all processes."""
         gathered = distributed.gather(self._positive)
-        joined = {"amin": torch.amin, "amax": torch.amax, "sum": torch.sum}[self._reduce]
-        self._positive = joined(gathered, 0)
+        if self._reduce == "sum":
+            self._positive = gathered.sum(0)
+        else:
+            self._positive = gathered.amin(0) if self._reduce == "amin" else gathered.amax(0)
         self._set_limits()
 
     def update(self, tile: ScoreTile) -> None:
