@@ -371,3 +371,11 @@ def test_flickr8k():
     assert len(other) == len(slow)
     assert int(other.true.sum()) == sum(float(line[2]) >= 0.5 for line in slow)
     assert len(crowd) == len(lines)
+
+
+def test_a_rewritten_caption_has_no_dependencies():
+    pairs = torch.tensor([[[0, 1], [1, 2]]] * 3, dtype=torch.int16)
+    dataset = replace(small_corpus((2, 1)), dependencies=pairs)
+    fix = correction_of(dataset, "fix", caption="a0#1", text="A cat.")
+    left = apply_corrections(dataset, [correction_of(dataset, "drop", caption="a0#0"), fix])
+    assert left.dependencies.tolist() == [[[-1, -1]] * 2, [[0, 1], [1, 2]]]

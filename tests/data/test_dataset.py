@@ -67,6 +67,12 @@ def test_fingerprint_depends_on_everything_rows_depend_on():
         ({"texts": ["x"] * 3}, "3 texts were given for 2 texts"),
         ({"text_to_image": torch.tensor([0])}, "1 owners were given for 2 texts"),
         ({"pictures": PictureFiles([])}, "0 pictures were given for 2 images"),
+        (
+            {"dependencies": torch.zeros(3, 1, 2).short()},
+            "3 texts with dependencies were given for 2 texts",
+        ),
+        ({"dependencies": torch.zeros(2, 2).short()}, r"torch.int16 of shape \(2, 2\); whole"),
+        ({"dependencies": torch.zeros(2, 1, 2)}, r"float32 of shape \(2, 1, 2\); whole numbers"),
         ({"text_to_image": torch.tensor([0, 5])}, "texts describe images 0 to 5"),
     ],
 )

@@ -164,3 +164,13 @@ def test_words_longer_than_planned_are_cut():
     assert isinstance(processor.tokenizer, WordTokenizer)
     assert processor.tokenizer.words[4:] == ["a"]
     assert processor.process_texts(["a a a a"]).values.shape == (1, 4)
+
+
+def test_dependencies_follow_their_texts():
+    pairs = torch.tensor([[[0, n], [n, 1]] for n in range(6)], dtype=torch.int16)
+    dataset = replace(small_corpus(), dependencies=pairs)
+    part = dataset.subset(torch.tensor([3, 0]))  # texts 3, 4, 5 and 0, 1
+    read = ProcessorConfig().fit(part).process(part).texts(torch.tensor([4, 0]))
+    assert torch.equal(read.dependencies, pairs[[1, 3]].long())
+    assert torch.equal(read.rows(torch.tensor([1])).dependencies, pairs[[3]].long())
+    assert ProcessorConfig().fit(part).process_texts(["a dog"]).dependencies is None

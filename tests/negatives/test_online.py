@@ -350,3 +350,15 @@ def test_joined_items_are_padded_to_the_longest() -> None:
     assert whole.words is not None
     assert torch.equal(whole.boxes[1, : boxes.shape[1]], boxes[0])
     assert (whole.words[:, boxes.shape[1] :] == -1).all()
+
+
+def test_joined_texts_keep_their_dependencies() -> None:
+    plain = cases.processor().texts(torch.tensor([0, 1]))
+    two = replace(plain, dependencies=torch.tensor([[[0, 2], [2, 1]]] * 2))
+    one = replace(plain, dependencies=torch.tensor([[[0, 1]]] * 2))
+    assert concatenate_batches([plain, plain]).dependencies is None
+    joined = concatenate_batches([one, plain, two]).dependencies
+    assert joined is not None
+    none = [-1, -1]
+    expected = [[[0, 1], none]] * 2 + [[none, none]] * 2 + [[[0, 2], [2, 1]]] * 2
+    assert joined.tolist() == expected

@@ -7,12 +7,15 @@ import pytest
 import torch
 
 from corpus_cases import random_array, small_corpus, write_picture
+from counterfoil.data.contents import ContentDigests
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers import load_dataset
 from counterfoil.pipelines.pipeline import data_contents
 
 CORPUS = small_corpus((2, 1, 3), ["train", "train", "test"])
+
+PAIRS = torch.tensor([[[0, 1], [1, n]] for n in range(6)], dtype=torch.int16)
 
 
 def features(**more) -> FeatureArray:
@@ -30,6 +33,7 @@ def features(**more) -> FeatureArray:
         replace(CORPUS, features=None),
         replace(CORPUS, features=FeatureArray.of(random_array(3, 3, 4).astype(np.float16))),
         replace(CORPUS, text_features=FeatureArray.of(random_array(6, 4))),
+        replace(CORPUS, dependencies=PAIRS),
     ],
 )
 def test_everything_counts(other):
@@ -39,6 +43,16 @@ def test_everything_counts(other):
 def test_the_name_and_the_place_do_not_count():
     again = replace(CORPUS, name="x", features=replace(CORPUS.features, where="elsewhere"))
     assert data_contents(again) == data_contents(CORPUS)
+
+
+def test_dependencies_count_by_their_pairs():
+    """Not by the room that the longest list of a data set leaves behind them."""
+    parsed = replace(CORPUS, dependencies=PAIRS)
+    longer = replace(CORPUS, dependencies=torch.cat([PAIRS, torch.full_like(PAIRS, -1)], 1))
+    other = replace(CORPUS, dependencies=PAIRS.flip(2))
+    for digest in (data_contents, ContentDigests.of):
+        assert digest(parsed) == digest(longer)
+        assert len({str(digest(one)) for one in (CORPUS, parsed, other)}) == 3
 
 
 def test_pictures_count_by_content(tmp_path):

@@ -17,7 +17,7 @@ once: first the anchors, whose score matrix is the *block*, then candidates of t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Literal, Protocol, TypeAlias, final, runtime_checkable
 
@@ -119,6 +119,7 @@ class ModalityBatch:
             for models that learn to generate them; -1 after the last token.
         words: (N, L) long, index of the word that each token is a piece of; -1 for special tokens
             and padding. None if every token is a word.
+        dependencies: (N, E, 2) long, see `ImageTextDataset.dependencies`; None without a parser.
     """
 
     ids: Tensor
@@ -127,6 +128,7 @@ class ModalityBatch:
     boxes: Tensor | None = None
     targets: Tensor | None = None
     words: Tensor | None = None
+    dependencies: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -141,7 +143,7 @@ class ModalityBatch:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> ModalityBatch:
         """Apply a function to every tensor."""
-        tensors = self.ids, self.values, self.mask, self.boxes, self.targets, self.words
+        tensors = (getattr(self, part.name) for part in fields(self))
         changed = (None if tensor is None else change(tensor) for tensor in tensors)
         return ModalityBatch(*changed)  # type: ignore[arg-type]
 

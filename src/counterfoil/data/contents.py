@@ -24,6 +24,7 @@ def data_contents(dataset: ImageTextDataset) -> str:
         if features is not None:
             digest.update(name.encode())
             digest.update(_feature_bytes(features))
+    digest.update(_dependency_bytes(dataset))
     if dataset.pictures is not None:
         digest.update(_picture_digest(dataset.pictures))
     return digest.hexdigest()[:16]
@@ -36,7 +37,8 @@ class ContentDigests:
 
     Attributes:
         pictures: hash of the sizes of all picture files and of the pixels of a sample; "" for none.
-        features: hash of a sample of the features of images and texts; "" for none.
+        features: hash of a sample of the features of images and texts, and of all dependencies;
+            "" without features.
     """
 
     pictures: str = ""
@@ -54,6 +56,7 @@ class ContentDigests:
         stored = [part for part in (dataset.features, dataset.text_features) if part is not None]
         for part in stored:
             features.update(_feature_bytes(part))
+        features.update(_dependency_bytes(dataset))
         return cls(pictures, features.hexdigest()[:16] if stored else "")
 
     def exchanged(self, now: ContentDigests) -> tuple[str, ...]:
@@ -69,6 +72,15 @@ def _feature_bytes(features: FeatureArray) -> bytes:
     classes = b"" if features.classes is None else features.likely(rows).numpy().tobytes()
     shape = f"{tuple(values.shape)} {features.values.dtype}".encode()
     return shape + values.numpy().tobytes() + classes
+
+
+def _dependency_bytes(dataset: ImageTextDataset) -> bytes:
+    """Numbers of pairs and the pairs, whatever the most of any text is; b"" without a parser."""
+    pairs = dataset.dependencies
+    if pairs is None:
+        return b""
+    given = pairs[..., 0] >= 0
+    return given.sum(1).numpy().tobytes() + pairs[given].numpy().tobytes()
 
 
 def _picture_digest(pictures: Pictures) -> bytes:

@@ -195,7 +195,7 @@ class _CorrectedDataset:
         true = sorted(pair for pair, weight in self.pairs.items() if weight)
         neither = sorted(pair for pair, weight in self.pairs.items() if not weight)
         weights = torch.tensor([self.pairs[pair] for pair in true])
-        complete = replace(original, texts=self.texts)
+        complete = replace(original, texts=self.texts, dependencies=self._dependencies())
         if true:
             weighted = weights if bool((weights < 1).any()) else None
             complete = replace(complete, extra_positives=_pairs(true), extra_weights=weighted)
@@ -216,6 +216,14 @@ class _CorrectedDataset:
             unlisted=original.unlisted,
             corrections=", ".join(changes) or "nothing left out",
         )
+
+    def _dependencies(self) -> Tensor | None:
+        """The dependency pairs of the texts that nobody rewrote."""
+        if self.original.dependencies is None:
+            return None
+        both = zip(self.texts, self.original.texts, strict=True)
+        rewritten = torch.tensor([new != old for new, old in both], dtype=torch.bool)
+        return self.original.dependencies.masked_fill(rewritten.view(-1, 1, 1), -1)
 
 
 def _pairs(pairs: Sequence[tuple[int, int]]) -> Pairs:

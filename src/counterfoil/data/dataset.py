@@ -282,6 +282,9 @@ class ImageTextDataset:
             alone; "diagonal", as in the authors' code, where each caption of a batch has an image
             of its own, and other captions of the same image are negatives. Evaluation and the
             fingerprint do not depend on it.
+        dependencies: (T, E, 2) integer, up to E dependency pairs of each text by a parser, if any:
+            the places of head and dependent, where the first word is 1 and 0 is the root; -1 for no
+            pair. Those that name words beyond a text's last are left out by models.
     """
 
     name: str
@@ -302,6 +305,7 @@ class ImageTextDataset:
     left_out: tuple[LeftOut, ...] = ()
     unlisted: Mapping[str, Path] = field(default_factory=dict)
     positives: Positives = "text"
+    dependencies: Tensor | None = None
 
     def __post_init__(self) -> None:
         parse_literal(Positives, self.positives, "a kind of positives")
@@ -312,6 +316,7 @@ class ImageTextDataset:
             ("pictures", self.pictures, self.image_ids),
             ("features", self.features, self.image_ids),
             ("text features", self.text_features, self.text_ids),
+            ("texts with dependencies", self.dependencies, self.text_ids),
             *(
                 (f"values of {name!r}", values, self.image_ids)
                 for name, values in self.columns.items()
@@ -323,6 +328,14 @@ class ImageTextDataset:
                     f"{self.name}: {len(values)} {name} were given for {len(ids)} {of}"
                 )
         Relation(self.text_to_image, images=len(self.image_ids))  # checks the rows
+        given = self.dependencies
+        if given is not None and (
+            given.dim() != 3 or given.shape[2] != 2 or given.is_floating_point()
+        ):
+            raise ValueError(
+                f"{self.name}: dependencies are {given.dtype} of shape {tuple(given.shape)}; whole "
+                "numbers of shape (texts, pairs, 2) are needed"
+            )
         weights, pairs = self.extra_weights, self.extra_positives
         count = 0 if pairs is None else len(pairs.image)
         if weights is not None and not (
@@ -447,6 +460,7 @@ class ImageTextDataset:
             extra_positives=extra,
             extra_weights=None if extra is None or weights is None else weights[remaining],
             ambiguous=ambiguous,
+            dependencies=None if self.dependencies is None else self.dependencies[texts],
             columns={name: [own[row] for row in rows] for name, own in self.columns.items()},
             left_out=(),
             unlisted={},

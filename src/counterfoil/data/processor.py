@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -457,7 +457,8 @@ class ProcessedDataset:
     def texts(self, rows: Tensor) -> ModalityBatch:
         """Inputs of some texts."""
         if self._tokens is not None:
-            return self._tokens.items(rows, rows)
+            items, pairs = self._tokens.items(rows, rows), self.dataset.dependencies
+            return items if pairs is None else replace(items, dependencies=pairs[rows].long())
         if self.dataset.text_features is None:
             raise ValueError(f"{self.dataset.name} has no text vectors and the model no tokenizer")
         return self.dataset.text_features.take(rows)

@@ -247,7 +247,10 @@ def pad_tokens(items: ModalityBatch, length: int) -> ModalityBatch:
 
 
 def concatenate_batches(parts: Sequence[ModalityBatch]) -> ModalityBatch:
-    """Concatenate items, padded to the longest; boxes and words where all parts have them."""
+    """Concatenate items, padded to the longest; boxes and words where all parts have them.
+
+    Texts of a part without dependencies have none.
+    """
     longest = max(part.mask.shape[1] for part in parts)
     parts = [pad_tokens(part, longest) for part in parts]
     boxes = [part.boxes for part in parts if part.boxes is not None]
@@ -258,7 +261,19 @@ def concatenate_batches(parts: Sequence[ModalityBatch]) -> ModalityBatch:
         mask=torch.cat([part.mask for part in parts]),
         boxes=torch.cat(boxes) if len(boxes) == len(parts) else None,
         words=torch.cat(words) if len(words) == len(parts) else None,
+        dependencies=_joined_dependencies(parts),
     )
+
+
+def _joined_dependencies(parts: Sequence[ModalityBatch]) -> Tensor | None:
+    if all(part.dependencies is None for part in parts):
+        return None
+    given = [
+        part.ids.new_full((len(part), 1, 2), -1) if part.dependencies is None else part.dependencies
+        for part in parts
+    ]
+    most = max(pairs.shape[1] for pairs in given)
+    return torch.cat([pad(p, (0, 0, 0, most - p.shape[1]), value=-1) for p in given])
 
 
 def gather_batches(share: ModalityBatch, count: int) -> ModalityBatch:
@@ -325,10 +340,10 @@ def texts_in_batches(
 
     def load_trimmed(rows: Tensor) -> ModalityBatch:
         items, longest = load(rows), int(lengths[rows].max())
-        return ModalityBatch(
-            items.ids,
-            items.values[:, :longest],
-            items.mask[:, :longest],
+        return replace(
+            items,
+            values=items.values[:, :longest],
+            mask=items.mask[:, :longest],
             words=None if items.words is None else items.words[:, :longest],
         )
 

@@ -297,3 +297,72 @@ def test_an_empty_file_of_word_ids_is_named(tmp_path):
     write_ids(tmp_path, [], tmp_path / "vocab.json")
     with pytest.raises(ValueError, match=r"train_precaps\.txt is empty; captions are needed there"):
         read_precomp(tmp_path)
+
+
+# The dependency pairs of CGMN.
+
+
+def write_pairs(folder, split, pairs):
+    (folder / f"{split}_caps.json").write_text(json.dumps(pairs))
+
+
+def one_line(capsys):
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_dependency_pairs_follow_their_captions(tmp_path, capsys):
+    pairs = [[[0, 1]], [[0, 2], [2, 1]], [], [[0, 1], [1, 2], [2, 3]]]
+    ids = ["x", "y", "x", "y"]  # so the captions of y come last
+    write_split(tmp_path, "train", random_array(2, 4), ["a dog"] * 3 + ["a dog runs"], ids)
+    write_pairs(tmp_path, "train", pairs)
+    write_split(tmp_path, "dev", random_array(1, 4), ["a"], ["z"])
+    write_pairs(tmp_path, "dev", [[[0, 1]]])
+    data = load_dataset(tmp_path)
+    own = [pairs[0], pairs[2], pairs[1], pairs[3], [[0, 1]]]
+    assert data.dependencies.tolist() == [given + [[-1, -1]] * (3 - len(given)) for given in own]
+    assert data["dev"].dependencies.tolist() == [[[0, 1], [-1, -1], [-1, -1]]]
+    assert not capsys.readouterr().err
+
+
+def test_a_split_without_dependency_pairs_is_named(tmp_path, capsys):
+    for split in ("train", "dev"):
+        write_split(tmp_path, split, random_array(2, 4), TEN)
+    assert load_dataset(tmp_path).dependencies is None
+    write_pairs(tmp_path, "dev", [[[0, 1]]] * 10)
+    data = load_dataset(tmp_path)
+    assert (data["train"].dependencies == -1).all()
+    assert "has no train_caps.json, and dependency pairs of other" in one_line(capsys)
+
+
+@pytest.mark.parametrize("pair, told", [([3, 1], 0), ([1, 4], 1)])
+def test_pairs_behind_a_caption_are_told(tmp_path, capsys, pair, told):
+    """TEN have two words, so 3 is the place of their end; the root's pair is never read."""
+    write_split(tmp_path, "train", random_array(2, 4), TEN)
+    write_pairs(tmp_path, "train", [[[0, 99], pair]] + [[[0, 1]]] * 9)
+    load_dataset(tmp_path)
+    said = one_line(capsys)
+    assert ("1 of 10 captions (10.0 %) have pairs of words behind their end" in said) == bool(told)
+
+
+@pytest.mark.parametrize(
+    "pairs, message",
+    [
+        ({"0": [[0, 1]]}, r"train_caps\.json holds no list with the dependency pairs"),
+        ([[[0, 1]]] * 9, r"pairs of 9 captions, and there are 10 captions beside it"),
+        ([[[0, 1]]] * 9 + [[0, 1]], r"'\[0, 1\]' of caption 10 are no dependency pairs"),
+        ([[[0, 1, 2]]] + [[]] * 9, r"of caption 1 are no dependency pairs; a list of \[head"),
+        ([[[0, 1], [2]]] + [[]] * 9, r"of caption 1 are no dependency pairs"),
+        ([[["nsubj", 1]]] + [[]] * 9, r"of caption 1 are no dependency pairs"),
+        ([[[0, 1.5]]] + [[]] * 9, r"of caption 1 are no dependency pairs"),
+        ([None] + [[]] * 9, r"of caption 1 are no dependency pairs"),
+        ([[[0, 1], [-2, 1]]] + [[]] * 9, r"caption 1 name words -2 to 1; 1 is its first word"),
+        ([[[0, 10**9]]] + [[]] * 9, r"caption 1 name words 0 to 1000000000"),
+        ([[[0, 10**30]]] + [[]] * 9, r"of caption 1 are no dependency pairs"),
+    ],
+)
+def test_dependency_pairs_that_are_none(tmp_path, pairs, message):
+    write_split(tmp_path, "train", random_array(2, 4), TEN)
+    write_pairs(tmp_path, "train", pairs)
+    with pytest.raises(ValueError, match=message) as refused:
+        load_dataset(tmp_path)
+    assert "\n" not in str(refused.value)

@@ -81,6 +81,7 @@ class CaptionAttack:
             text_ids=[*dataset.text_ids, *(f"foil {place}" for place in range(len(texts)))],
             texts=[*dataset.texts, *texts],
             text_to_image=torch.cat([dataset.text_to_image, none]),
+            dependencies=None,
         )
         return cls(joined, torch.tensor(images), tuple(kinds))
 

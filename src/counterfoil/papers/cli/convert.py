@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from counterfoil.cli.options import verb
-from counterfoil.core.console import info, output, warn
+from counterfoil.core.console import info, output
 
 if TYPE_CHECKING:
     from counterfoil.data.tokenizers import Tokenizer
@@ -84,14 +84,7 @@ def convert(
         )
     if model in WITHOUT_TEXT_MODEL and isinstance(tokenizer, WordPieceTokenizer):
         converted = with_special_tokens(converted, tokenizer)
-    spec = converted.model
-    if model == "cgmn":
-        warn(
-            "CGMN relates words that depend on each other by a parser, whose pairs only Python "
-            "passes, encode_texts(texts, pairs); here each word is related to itself alone, so "
-            "scores are not the authors'"
-        )
-    spec = portable_config(spec)  # a folder names no other, as that of BERT
+    spec = portable_config(converted.model)  # a folder names no other, as that of BERT
     save_model(
         folder,
         spec=spec,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
 
+from counterfoil.core.console import warn
 from counterfoil.core.types import (
     INFERENCE,
     Batch,
@@ -191,9 +193,9 @@ class CGMN(TwoTowerModel, SingleVectorModel):
         """Encode N images as one vector each."""
         return self.read_regions(self.regions(images))
 
-    def encode_texts(self, texts: ModalityBatch, pairs: Tensor | None = None) -> Embeddings:
-        """Encode N texts as one vector each; `pairs` are dependencies, see `word_nodes`."""
-        return self.read_words(self.word_nodes(texts, pairs))
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
+        """Encode N texts as one vector each."""
+        return self.read_words(self.word_nodes(texts))
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (I, T) cosines of vectors, or the matching of nodes."""
@@ -236,20 +238,26 @@ class CGMN(TwoTowerModel, SingleVectorModel):
         last = _last_state(self.reader, regions)
         return unit_vectors(single_vector(batch_norm_rows(self.norm, last)))
 
-    def word_nodes(self, texts: ModalityBatch, pairs: Tensor | None = None) -> Embeddings:
-        """Return the word nodes (N, L, D) of N texts.
+    def word_nodes(self, texts: ModalityBatch) -> Embeddings:
+        """Return the word nodes (N, L, D) of N texts, related by their dependencies.
 
-        Args:
-            texts: the texts.
-            pairs: (N, E, 2) long, see `dependency_graph`; without them a word is related to itself
-                alone, as are ``<start>`` and ``<end>`` in the authors' code.
+        Without these a word is related to itself alone, of which a process is warned once.
+
+        Raises:
+            ValueError: dependencies number words, and the tokens are pieces of words.
         """
         bag = self.text(texts)
         words = zero_padded(bag.tokens, bag.mask)
-        length = words.shape[1]
+        pairs = texts.dependencies
         if pairs is None:
-            pairs = torch.full((len(words), 1, 2), -1, device=words.device)
-        graph = dependency_graph(pairs, length).to(words.dtype)
+            _warn_of_no_pairs()
+            pairs = texts.ids.new_full((len(words), 1, 2), -1)
+        elif texts.words is not None:
+            raise ValueError(
+                "the dependency pairs of these captions number their words, and this model's "
+                "tokenizer cuts words into pieces; give CGMN a tokenizer of words"
+            )
+        graph = dependency_graph(pairs, words.shape[1]).to(words.dtype)
         weights = graph * relation_weights(self.relation, words)
         whole = self.released_padding or bool(bag.mask.all())
         nodes = self.words(words, weights, None if whole else bag.mask)
@@ -263,11 +271,21 @@ class CGMN(TwoTowerModel, SingleVectorModel):
         if images.boxes is None:
             raise ValueError(
                 "this model relates regions whose boxes overlap, and these image features have no "
-                "boxes; give features with boxes, or train it with overlap=0"
+                "boxes; give features with boxes (in a precomp folder test_boxes.npy and the "
+                "like), or train it with overlap=0"
             )
         real = images.mask.unsqueeze(1) & images.mask.unsqueeze(2)
         near = box_overlap(full_precision(images.boxes), self.least_overlap)
         return near.masked_fill(~real, 0)
+
+
+@cache
+def _warn_of_no_pairs() -> None:
+    warn(
+        "CGMN relates words that depend on each other, and these captions have no pairs of a "
+        "parser (a precomp folder has them in test_caps.json and the like): each word is related "
+        "to itself alone, so that scores are not the authors'"
+    )
 
 
 def matching_scores(images: Embeddings, texts: Embeddings) -> Tensor:

@@ -10,17 +10,19 @@ For each split, such as "train", "dev", "test" or "testall":
     train_owner.txt    optional: the row of train_ims.npy that each caption describes, from 0;
                        needed where images have different numbers of captions and no ids say so
     train_lengths.npy  optional: (N,) number of real regions
+    train_caps.json    optional: dependency pairs of a parser, of CGMN: a list for each caption of
+                       [head, dependent], where the first word is 1 and [0, n] marks the root
 
-The last two are extensions. Captions are read as text; the authors' readers turn a line into
-"b'a dog ...'" under Python 3 and lose its first word. GPO and its successors have all of it in a
-folder ``precomp``, beside the pictures. BFAN's data has no captions but ``train_precaps.txt``, the
-word ids of each, with a vocabulary beside it or in ``../vocab``.
+The owners and lengths are extensions. Captions are read as text; the authors' readers turn a line
+into "b'a dog ...'" under Python 3 and lose its first word. GPO and its successors have all of it in
+a folder ``precomp``, beside the pictures. BFAN's data has no captions but ``train_precaps.txt``,
+the word ids of each, with a vocabulary beside it or in ``../vocab``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -28,7 +30,7 @@ import numpy as np
 import torch
 
 from counterfoil.core.console import warn
-from counterfoil.core.io import read_array, read_text_lines
+from counterfoil.core.io import read_array, read_json, read_text_lines
 from counterfoil.data.dataset import (
     DatasetEntry,
     ImageTextDataset,
@@ -44,7 +46,7 @@ from counterfoil.data.features import (
     RowStack,
 )
 from counterfoil.data.readers.source import Format
-from counterfoil.data.tokenizers import LONGEST, WordTokenizer, read_vocabulary
+from counterfoil.data.tokenizers import LONGEST, WordTokenizer, read_vocabulary, split_words
 
 PROBES = 64  # images whose repeated rows are compared
 MAX_REPEATS = 64  # of an image; more equal rows are no repetition
@@ -60,6 +62,7 @@ class _StoredSplit:
     values: Array
     boxes: Array | None
     lengths: Array | None
+    dependencies: Array | None  # (T, E, 2) of its captions, image after image
 
 
 INSIDE = "precomp"  # folder of the files within the data's own, in GPO's layout
@@ -108,7 +111,8 @@ def read_precomp(
         str(folder / f"{'|'.join(chosen)}_ims.npy"),
     )
     entries = [entry for part in parts for entry in part.entries]
-    return build_dataset(name, entries, where=str(folder), features=features)
+    dataset = build_dataset(name, entries, where=str(folder), features=features)
+    return replace(dataset, dependencies=_joined_dependencies(folder, chosen, parts))
 
 
 def _splits(folder: Path) -> list[str]:
@@ -134,6 +138,7 @@ def _read_split(folder: Path, split: str) -> _StoredSplit:
     captions: list[list[str]] = [[] for _ in rows]
     for text, image in zip(texts, text_to_image):
         captions[image].append(text)
+    pairs = _read_dependencies(folder / f"{split}_caps.json", texts)
     as_split = canonical_split(split)
     entries = [DatasetEntry(name, as_split, tuple(own)) for name, own in zip(ids, captions)]
     boxes, lengths = folder / f"{split}_boxes.npy", folder / f"{split}_lengths.npy"
@@ -143,6 +148,7 @@ def _read_split(folder: Path, split: str) -> _StoredSplit:
         values,
         read_array(boxes, "boxes") if boxes.exists() else None,
         read_array(lengths, "numbers of regions", mapped=False) if lengths.exists() else None,
+        None if pairs is None else pairs[np.argsort(text_to_image, kind="stable")],
     )
 
 
@@ -173,6 +179,83 @@ def _read_captions(folder: Path, split: str) -> list[str]:
     if changed:
         warn(f"{words}: {changed:,} captions have other word ids when their words are read again")
     return texts
+
+
+MOST_WORDS = 10_000  # a larger word number of a dependency pair is damage
+
+
+def _read_dependencies(path: Path, texts: Sequence[str]) -> Array | None:
+    """The (T, E, 2) dependency pairs of a split's captions, -1 for none; None without a file.
+
+    Parsers split words in their own way. A number above a caption's last word is left to the model,
+    which leaves it out as the authors' code does; many of them show a file of other captions.
+    """
+    if not path.exists():
+        return None
+    lists = read_json(path, "dependency pairs, a list for each caption")
+    if not isinstance(lists, list):
+        raise ValueError(f"{path} holds no list with the dependency pairs of each caption")
+    if len(lists) != len(texts):
+        raise ValueError(
+            f"{path} has the dependency pairs of {len(lists):,} captions, and there are "
+            f"{len(texts):,} captions beside it; parse these, line by line"
+        )
+    read = [_dependency_pairs(given, path, number) for number, given in enumerate(lists, 1)]
+    pairs = np.full((len(read), max(1, *map(len, read)), 2), -1, np.int16)
+    beyond = 0
+    for row, (own, text) in enumerate(zip(read, texts)):
+        pairs[row, : len(own)] = own
+        # counted only where it may be so, as splitting all captions takes time
+        highest = int(own[1:].max(initial=0))
+        beyond += highest > len(text.split()) and highest > len(split_words(text)) + 1
+    if beyond:
+        warn(
+            f"{path}: {beyond:,} of {len(texts):,} captions ({100 * beyond / len(texts):.1f} %) "
+            "have pairs of words behind their end, which models leave out, as the authors' code "
+            "does; with many of them, look whether the file is of these captions"
+        )
+    return pairs
+
+
+def _dependency_pairs(given: object, path: Path, number: int) -> Array:
+    """The (E, 2) pairs of one caption, by its number from 1."""
+    try:
+        pairs = np.asarray(given if given != [] else np.empty((0, 2), np.int64))
+    except ValueError:  # lists of different lengths
+        pairs = np.empty(0)
+    if pairs.dtype.kind != "i" or pairs.shape != (len(pairs), 2):
+        raise ValueError(
+            f"{path}: {str(given)[:60]!r} of caption {number} are no dependency pairs; a list of "
+            "[head, dependent] is read, as [[0, 2], [2, 1]]"
+        )
+    if len(pairs) and not 0 <= pairs.min() <= pairs.max() <= MOST_WORDS:
+        raise ValueError(
+            f"{path}: the dependency pairs of caption {number} name words {pairs.min()} to "
+            f"{pairs.max()}; 1 is its first word and 0 its root"
+        )
+    return pairs
+
+
+def _joined_dependencies(
+    folder: Path, splits: Sequence[str], parts: Sequence[_StoredSplit]
+) -> torch.Tensor | None:
+    """The dependency pairs of all splits; none of a split without them, of which it warns."""
+    found = [part.dependencies for part in parts if part.dependencies is not None]
+    if not found:
+        return None
+    missing = [split for split, part in zip(splits, parts) if part.dependencies is None]
+    if missing:
+        warn(
+            f"{folder} has no {' or '.join(f'{split}_caps.json' for split in missing)}, and "
+            "dependency pairs of other splits: models that read them relate no words there"
+        )
+    most, whole = max(pairs.shape[1] for pairs in found), []
+    for part in parts:
+        none = np.empty((sum(len(entry.texts) for entry in part.entries), 0, 2), np.int16)
+        own = none if part.dependencies is None else part.dependencies
+        room = ((0, 0), (0, most - own.shape[1]), (0, 0))
+        whole.append(np.pad(own, room, constant_values=-1))
+    return torch.from_numpy(np.concatenate(whole))
 
 
 def _vocabulary(folder: Path, words: Path) -> WordTokenizer:

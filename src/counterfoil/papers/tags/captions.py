@@ -187,6 +187,7 @@ def score_captions(
         text_ids=[str(row) for row in range(len(number))],
         text_to_image=torch.full((len(number),), -1),
         text_features=None,
+        dependencies=None,
     )
     pairs = image * len(number) + torch.tensor([number[text] for text in texts], dtype=torch.long)
     once, place = torch.unique(pairs, return_inverse=True)

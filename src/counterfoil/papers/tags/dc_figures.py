@@ -507,6 +507,7 @@ def _corrections(store: StoredCaptions, rows: Sequence[int], model: Model) -> li
         text_ids=[f"written {row}" for row in rows],
         text_to_image=torch.tensor([store.images[row] for row in rows]),
         text_features=None,
+        dependencies=None,
     )
     explained = (explanation for _, explanation in explain_dataset(model, written, ExplainConfig()))
     return [
