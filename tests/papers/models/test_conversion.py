@@ -473,6 +473,19 @@ def test_files_of_other_forms(folder, tmp_path):
     convert_checkpoint(tmp_path / "old.pth.tar", "scan").build()
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_numbers_of_other_widths_are_single_precision_here(kind, folder, tmp_path):
+    state = authors("cgmn-overlap", model("cgmn-overlap", folder))
+    other = {n: v.to(kind) if v.is_floating_point() else v for n, v in state.items()}
+    trained = {"optimizer": {"state": {0: {"step": torch.tensor(1.0)}}, "param_groups": [{}]}}
+    path = saved(other, tmp_path / "best.pth.tar", **trained)
+    built = convert_checkpoint(path, "cgmn").build()
+    for name, value in cgmn.convert_cgmn(other).items():
+        found = built.state_dict()[name]
+        assert not value.is_floating_point() or found.dtype == torch.float32
+        assert torch.equal(found, value.to(found.dtype)), name
+
+
 @pytest.mark.parametrize("old", [True, False])
 def test_numbers_of_numpy_and_options_in_a_dict(old, folder, tmp_path):
     made = authors("scan", model("scan", folder))
@@ -548,6 +561,7 @@ FIXED: dict[object, set[str]] = {
     vsepp.VSEPP: {"image_pool", "text_pool"},
     naaf.NAAF: {"intra_lambda"},
     vsrn.VSRN: {"layers", "caption_weight", "bn_passes"},
+    cgmn.CGMN: {"relation", "least_overlap", "released_padding"},
     gpo.GPO: {"temperature"},
     esa.ESA: {"region_drop"},
     chan.CHAN: {"heads"},
@@ -612,6 +626,10 @@ OTHERWISE: dict[str, tuple[Config[RetrievalModel], dict[str, object]]] = {
             batch_norm=True,
         ),
         {"data_name": "f30k_precomp", "max_len": 9, "input_dropout_p": 0.35},
+    ),
+    "cgmn": (
+        config(cgmn.CGMN, image=IMAGE, text=TEXT, layers=3, overlap=1, readers=(2, 3)),
+        {"if_IOU": True},
     ),
     "gpo": (
         config(gpo.GPO, image=MLP, text=TEXT, positions=6, hidden=5, **NEITHER),
