@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
+import torch
+
 from corpus_cases import write_picture
+from counterfoil.data.scenes import scene, scenes
+from counterfoil.data.scenes.truth import foils, is_true
 
 COCO = ("000000000009.jpg", "000000000025.jpg", "000000000030.jpg")
 CATEGORIES = ("replace_obj", "swap_att", "add_obj", "add_att")
@@ -114,6 +119,92 @@ def winoground(folder: Path, many: int = 3) -> Path:
     return lines(folder / "examples.jsonl", rows)
 
 
+@cache
+def scene_items(many: int = 12) -> list[dict]:
+    """Scenes with two captions, a foil, and another scene of which only the foil is true.
+
+    Each has "picture", "other" (pictures), their names, "captions" (two), "foil" and "kind".
+    """
+    dataset = scenes(images=240).split("train")
+    worlds = [scene(name) for name in dataset.image_ids]
+    owners = dataset.text_to_image.tolist()
+    rng = torch.Generator().manual_seed(0)
+    found = []
+    for row, world in enumerate(worlds):
+        first, second = [t for t, own in zip(dataset.texts, owners) if own == row][:2]
+        foil = foils(first, world, rng)[0]
+        fits = (
+            n
+            for n, other in enumerate(worlds)
+            if is_true(foil.caption, other) and not is_true(first, other)
+        )
+        other = next(fits, None)
+        if other is None or first == second:
+            continue
+        found.append(
+            {
+                "picture": dataset.pictures.open(row),
+                "other": dataset.pictures.open(other),
+                "name": f"{row:012d}.jpg",
+                "other_name": f"{other:012d}.jpg",
+                "captions": [first, second],
+                "foil": foil.caption,
+                "kind": foil.kind,
+            }
+        )
+        if len(found) == many:
+            break
+    return found
+
+
+def saved(folder: Path, items) -> None:
+    """The pictures of scenes in a folder, called as COCO's are."""
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    for item in items:
+        item["picture"].save(folder / "images" / item["name"], quality=95)
+        item["other"].save(folder / "images" / item["other_name"], quality=95)
+
+
+TWICE = ("replace_att", "swap_obj")  # of the five files of SugarCrepe++
+
+
+def sugarcrepe_twice(folder: Path) -> Path:
+    """SugarCrepe++ as its authors publish it: files with the names of SugarCrepe's."""
+    items = scene_items()
+    saved(folder, items)
+    for place, category in enumerate(TWICE):
+        rows = [
+            {
+                "id": n,
+                "filename": item["name"],
+                "caption": item["captions"][0],
+                "caption2": item["captions"][1],
+                "negative_caption": item["foil"],
+            }
+            for n, item in enumerate(items[place::2])
+        ]
+        dump(folder / f"{category}.json", rows)
+    return folder
+
+
+def both_ways(folder: Path) -> Path:
+    """BiVLC's fields, with pictures as files."""
+    items = scene_items()
+    saved(folder, items)
+    rows = [
+        {
+            "image": item["name"],
+            "caption": item["captions"][0],
+            "negative_caption": item["foil"],
+            "negative_image": item["other_name"],
+            "type": ("replace", "swap", "add")[n % 3],
+            "subtype": ("obj", "att")[n % 2],
+        }
+        for n, item in enumerate(items)
+    ]
+    return lines(folder / "test.jsonl", rows)
+
+
 def negclip(folder: Path) -> Path:
     pictures(folder / "images")
     path = folder / "valid_neg_clip.tsv"
@@ -127,6 +218,8 @@ def negclip(folder: Path) -> Path:
 
 WRITERS = {
     "sugarcrepe": sugarcrepe,
+    "sugarcrepe++": sugarcrepe_twice,
+    "bivlc": both_ways,
     "aro-relation": aro,
     "aro-attribution": lambda folder: aro(folder, "attribution", 26),
     "order": order,

@@ -61,4 +61,8 @@ class FoilAccuracy:
 
 
 def _percents(metric: str, lines: Sequence[FoilScore]) -> dict[str, float]:
-    return {metric if one.own else f"{metric}: {one.of}": round(one.value, 4) for one in lines}
+    return {
+        metric if one.own else f"{metric}: {one.of}": round(one.value, 4)
+        for one in lines
+        if not one.macro
+    }

@@ -111,7 +111,28 @@ def test_a_blind_model_above_chance_marks_the_set(models, asked, tmp_path):
     assert "100.0 !" in page
 
 
-@pytest.mark.parametrize("form", ["aro-relation", "valse", "vsr"])
+def test_sugarcrepe_twice_and_its_weights_on_page_and_terminal(models, asked, tmp_path):
+    plain, page = asked(models / "pixels", foil_cases.sugarcrepe_twice(tmp_path / "set"))
+    lines = {(line["measure"], line["of"]): line for line in plain["lines"]}
+    assert {measure for measure, _ in lines} == {"ITT", "TOT", "pairwise"}
+    items = plain["items"]
+    right = [min(i["scores"][:2]) > i["scores"][2] for i in items]
+    assert lines["ITT", "all items"]["value"] == pytest.approx(100 * sum(right) / len(items))
+    alike = [i["cosines"][0] > max(i["cosines"][1:]) for i in items]
+    assert lines["TOT", "all items"]["value"] == pytest.approx(100 * sum(alike) / len(items))
+    model = load_model(models / "pixels")
+    vectors = torch.nn.functional.normalize(torch.tensor(model.encode_texts(items[0]["captions"])))
+    cosines = [float(vectors[a] @ vectors[b]) for a, b in ((0, 1), (0, 2), (1, 2))]
+    assert items[0]["cosines"] == pytest.approx(cosines, abs=1e-5)
+    assert lines["ITT", "swap_obj"]["chance"] == pytest.approx(100 / 3)
+    assert lines["ITT", "mean of 2 kinds"]["weights"] == {"replace_att": 0.5, "swap_obj": 0.5}
+    assert "swap_obj *" in page
+    assert "all items *" not in page
+    assert "of a kind in all items and in the mean over kinds" in page
+    assert "both true captions score above the foil" in page
+
+
+@pytest.mark.parametrize("form", ["aro-relation", "valse", "vsr", "bivlc"])
 def test_every_form_from_end_to_end(form, models, asked, tmp_path):
     source = foil_cases.WRITERS[form](tmp_path / "set")
     plain, page = asked(models / "pixels", f"{source}:images={tmp_path / 'set' / 'images'}")

@@ -30,12 +30,21 @@ app = typer.Typer(rich_markup_mode="markdown")
 BLIND, EXAMPLES = "blind", 12  # items on the page
 MEANINGS = {
     "accuracy": "accuracy: the caption scores above every foil.",
+    "ITT": "ITT: both true captions score above the foil.",
+    "TOT": "TOT: the true captions are closer to each other than either to the foil, by the cosine "
+    "of the text encoder.",
     "pairwise": "pairwise: the caption scores above a foil.",
     "by threshold": "by threshold: each caption is judged alone.",
     "AUC": "AUC: a true caption scores above a false one of any picture.",
     "text": "text: each picture prefers its caption.",
     "image": "image: each caption prefers its picture.",
-    "group": "group: text and image.",
+    "group": "group: each picture prefers its caption and each caption its picture.",
+    "I2T": "I2T: each of both pictures prefers its caption.",
+    "T2I": "T2I: each of both captions prefers its picture.",
+    "I2T, true picture": "The true picture prefers the true caption.",
+    "I2T, foil's picture": "The foil's picture prefers the foil.",
+    "T2I, true caption": "The true caption prefers the true picture.",
+    "T2I, foil": "The foil prefers its own picture.",
 }
 
 
@@ -115,20 +124,26 @@ def _places(foil_set: Sequence[str]) -> tuple[list[str], dict[str, Path]]:
 
 def _report(name: str, foils: FoilSet, blind: str | None, seed: int) -> FoilReport:
     """Evaluate a model or an ensemble, or the blind control alone."""
-    from counterfoil.evaluation.foils.measures import evaluate_foils, score_foils
+    from counterfoil.evaluation.foils.measures import caption_cosines, evaluate_foils, score_foils
     from counterfoil.pipelines.scorers import open_scorers
 
     scorer = None if name == BLIND else open_scorers([name])[0]
     for model in scorer.models if scorer else ():
         _check_readable(model, foils)
     control = _blind_control(blind, foils) if blind else None
+    cosines = None
     if scorer is not None:
-        scores = score_foils(scorer.on(foils.dataset), foils)
+        members = scorer.on(foils.dataset)
+        scores = score_foils(members, foils)
+        if foils.form == "sugarcrepe++":
+            cosines = caption_cosines(members, foils)
         description = scorer.describe()
     else:
         assert control is not None
         scores, description = control.scores, "the blind model alone"
-    return evaluate_foils(foils, scores, model=description, blind=control, seed=seed)
+    return evaluate_foils(
+        foils, scores, model=description, cosines=cosines, blind=control, seed=seed
+    )
 
 
 def _check_readable(model: Model, foils: FoilSet) -> None:
@@ -174,20 +189,30 @@ def _tables(report: FoilReport) -> tuple[TableBlock, ...]:
 
     controls = {(line.measure, line.of): line for line in report.blind}
     published = report.foils.published
-    head = "", "items", "%", "95 %", "chance", *(("blind", "95 %") if controls else ())
+    whole = {line.measure: line.weights for line in report.lines if line.of == "all items"}
+    mean = {line.measure: line.weights for line in report.lines if line.macro}
     tables = []
     for measure in dict.fromkeys(line.measure for line in report.lines):
         rows: list[TableRow] = []
         suspicious = False
+        weighted = bool(whole.get(measure))
+        head = ("", "items", *(("weight", "in mean") if weighted else ()), "%", "95 %", "chance")
+        head += ("blind", "95 %") if controls else ()
         for line in (line for line in report.lines if line.measure == measure):
             title = f"{line.of} *" if line.own and published else line.of
-            row = [title, f"{line.items:,}", *_value_and_interval(line), f"{line.chance:.1f}"]
+            row = [title, f"{line.items:,}"]
+            if weighted:
+                weights = whole[measure], mean.get(measure, {})
+                row += (f"{100 * w[line.of]:.1f}" if line.of in w else "" for w in weights)
+            row += *_value_and_interval(line), f"{line.chance:.1f}"
             if controls:
                 control = controls.get((measure, line.of))
                 row += ("", "") if control is None else _value_and_interval(control, mark=" !")
                 suspicious |= control is not None and control.suspicious
             rows.append(tuple(row))
         note = MEANINGS[measure]
+        if weighted:
+            note += " weight, in mean: of a kind in all items and in the mean over kinds, %."
         if published:
             note += " *: as the set's authors report it."
         if suspicious:
@@ -244,11 +269,11 @@ def _cards(
     title = f"{item.category or 'item'} · {item.id} · margin {minus}"
     for place, image in enumerate(item.images):
         item_scores = scores[place * many : (place + 1) * many]
-        true = place if foils.task == "crossed" else 0
-        ranked = sorted(range(many), key=lambda at: (-item_scores[at], at == true))
+        true = {place} if foils.task == "crossed" else set(range(item.positives))
+        ranked = sorted(range(many), key=lambda at: (-item_scores[at], at in true))
         captions = tuple(
             PageItem(
-                dataset.texts[item.texts[at]], None, rank, at == true and item.true, item_scores[at]
+                dataset.texts[item.texts[at]], None, rank, at in true and item.true, item_scores[at]
             )
             for rank, at in enumerate(ranked, 1)
         )

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from itertools import product
+from itertools import permutations, product
 
 import pytest
 import torch
@@ -15,7 +15,10 @@ from counterfoil.evaluation.foils.measures import (
     NO_ORDER,
     FoilScore,
     ScoredCaptions,
+    alike_accuracy,
     best_threshold,
+    both_ways_scores,
+    caption_cosines,
     category_groups,
     choice_accuracy,
     choice_table,
@@ -49,6 +52,47 @@ def test_choice_against_loops(rows):
         assert found.chance[n] == pytest.approx(1 / (1 + len(foils)))
         assert pairs.gained[n] == sum(true > foil for foil in foils)
         assert pairs.possible[n] == len(foils)
+
+
+@given(st.lists(st.tuples(st.integers(1, 2), st.lists(few, min_size=3, max_size=4)), min_size=1))
+def test_several_true_captions_against_loops(rows):
+    scores = torch.tensor([[*row, *[-INF] * (4 - len(row))] for _, row in rows]).double()
+    positives = torch.tensor([count for count, _ in rows])
+    found, pairs = choice_accuracy(scores, positives), pairwise_accuracy(scores, positives)
+    for n, (count, row) in enumerate(rows):
+        above = [true > foil for true in row[:count] for foil in row[count:]]
+        assert found.gained[n] == all(above)
+        assert (pairs.gained[n], pairs.possible[n]) == (sum(above), len(above))
+        orders = [min(o[:count]) > max(o[count:]) for o in permutations(range(len(row)))]
+        assert found.chance[n] == pytest.approx(sum(orders) / len(orders))
+        assert pairs.chance[n] == len(above) / 2
+
+
+@given(st.lists(st.tuples(few, few, few), min_size=1, max_size=6))
+def test_tot_against_its_definition(rows):
+    found = alike_accuracy(torch.tensor(rows).double())
+    right = [both > first and both > second for both, first, second in rows]
+    assert found.gained.tolist() == right
+    orders = [o[0] > max(o[1:]) for o in permutations(range(3))]
+    assert found.chance.tolist() == pytest.approx([sum(orders) / 6] * len(rows))
+
+
+@given(st.lists(st.tuples(few, few, few, few), min_size=1, max_size=5))
+def test_bivlc_against_its_definition(rows):
+    measures = both_ways_scores(torch.tensor(rows).double().view(-1, 2, 2))
+    found = {measure.name: measure for measure in measures}
+    for n, (i0c0, i0c1, i1c0, i1c1) in enumerate(rows):
+        single = {
+            "I2T, true picture": i0c0 > i0c1,
+            "I2T, foil's picture": i1c1 > i1c0,
+            "T2I, true caption": i0c0 > i1c0,
+            "T2I, foil": i1c1 > i0c1,
+        }
+        by_picture, by_caption = (all(list(single.values())[at : at + 2]) for at in (0, 2))
+        both = {"I2T": by_picture, "T2I": by_caption, "group": by_picture and by_caption}
+        assert {name: bool(m.gained[n]) for name, m in found.items()} == both | single
+    chances = {name: round(100 * m.chance[0].item(), 1) for name, m in found.items()}
+    assert chances == {"I2T": 25, "T2I": 25, "group": 16.7, **dict.fromkeys(single, 50)}
 
 
 @given(st.lists(st.tuples(few, few, few, few), min_size=1, max_size=5))
@@ -136,10 +180,10 @@ def test_every_set_is_measured(foils):
     if foils.task == "choice":
         right, start = [], 0
         for item in foils.items:
-            true, *others = scores[start : start + len(item.texts)].tolist()
-            right.append(true > max(others))
+            own, count = scores[start : start + len(item.texts)].tolist(), item.positives
+            right.append(min(own[:count]) > max(own[count:]))
             start += len(item.texts)
-        name = "pairwise" if foils.form == "valse" else "accuracy"
+        name = {"valse": "pairwise", "sugarcrepe++": "ITT"}.get(foils.form, "accuracy")
         assert whole[name].value == pytest.approx(100 * sum(right) / len(right))
         gaps = item_margins(foils, scores)
         assert (gaps > 0).tolist() == right
@@ -167,7 +211,7 @@ def test_intervals_draw_pictures_with_all_their_items(tmp_path):
     scores = torch.tensor(
         [float(n % 4 < 1) if side == 0 else 0.5 for n in range(12) for side in (0, 1)]
     )
-    [x, y, whole] = measure_foils(foils, scores, resamples=4000)
+    [x, y, whole, _] = measure_foils(foils, scores, resamples=4000)
     assert (x.value, y.value, whole.value) == (50, 0, 25)
     assert (x.of, y.of, whole.of) == ("x", "y", "all items")
     # each of four pictures is right or wrong as a whole: of 4 draws 1 in 4 is right
@@ -175,7 +219,7 @@ def test_intervals_draw_pictures_with_all_their_items(tmp_path):
     low = next(k for k in range(5) if sum(shares[: k + 1]) > 0.025)
     high = next(k for k in range(5) if sum(shares[: k + 1]) > 0.975)
     assert (whole.interval.low, whole.interval.high) == (25 * low, 25 * high)
-    again = measure_foils(foils, scores, resamples=4000)[-1]
+    again = measure_foils(foils, scores, resamples=4000)[-2]
     assert again == whole
 
 
@@ -184,11 +228,33 @@ def test_coarse_groups_average_over_items(tmp_path):
     found = category_groups("sugarcrepe", counts)
     assert [group.title for group in found] == [
         *("replace_obj", "replace_rel", "swap_obj", "add_att"),
-        *("all items", "replace", "swap", "add"),
+        *("all items", "mean of 4 kinds", "replace", "swap", "add"),
     ]
-    assert found[5].categories == ("replace_obj", "replace_rel")
-    assert [group.own for group in found] == [False] * 5 + [True] * 3
-    assert not any(group.macro for group in found)
+    assert found[6].categories == ("replace_obj", "replace_rel")
+    assert [group.own for group in found] == [False] * 6 + [True] * 3
+    assert [group.macro for group in found] == [False] * 5 + [True] + [False] * 3
+
+
+def test_what_the_authors_of_sets_in_both_ways_report():
+    groups = category_groups("sugarcrepe++", {"swap_obj": 3, "replace_att": 2})
+    own = {group.title: group.own for group in groups}
+    assert own == {
+        "replace_att": True,
+        "swap_obj": True,
+        "all items": False,
+        "mean of 2 kinds": False,
+    }
+    [whole] = category_groups("sugarcrepe++", {"swap_obj": 3})
+    assert (whole.title, whole.own) == ("all items", True)
+    groups = category_groups("bivlc", {"add_att": 1, "add_obj": 2, "swap_att": 3})
+    own = {group.title: group.own for group in groups}
+    assert own == {
+        **dict.fromkeys(("swap_att", "add_obj", "add_att"), False),
+        "all items": True,
+        "mean of 3 kinds": False,
+        "swap": True,
+        "add": True,
+    }
 
 
 def test_relations_average_over_relations_that_have_an_order():
@@ -228,6 +294,79 @@ def test_macro_counts_categories_alike(tmp_path):
     assert mean.value == pytest.approx(100 * (2 / 3 + 0) / 2)
     assert mean.items == 4
     assert mean.own
+
+
+def test_micro_and_macro_weigh_kinds_by_points_and_alike(tmp_path):
+    kinds = ["x", "x", "x", "y"]
+    rows = [
+        {"image": f"{n}", "caption": f"a {n}", "foils": [f"b {n}", f"c {n}"][: 1 + n % 2]}
+        | {"category": kind}
+        for n, kind in enumerate(kinds)
+    ]
+    foils = open_foil_set([str(foil_cases.dump(tmp_path / "p.json", rows))])
+    scores = random_scores(foils)
+    lines = {(line.measure, line.of): line for line in measure_foils(foils, scores, resamples=9)}
+    points = {"accuracy": {"x": 3, "y": 1}, "pairwise": {"x": 4, "y": 2}}
+    for measure, counts in points.items():
+        micro, macro = lines[measure, "all items"], lines[measure, "mean of 2 kinds"]
+        total = sum(counts.values())
+        assert micro.weights == {kind: count / total for kind, count in counts.items()}
+        assert macro.weights == {"x": 0.5, "y": 0.5}
+        for line in (micro, macro):
+            parts = (weight * lines[measure, k].value for k, weight in line.weights.items())
+            assert line.value == pytest.approx(sum(parts))
+        assert lines[measure, "x"].weights == {}
+        assert (micro.macro, macro.macro) == (False, True)
+
+
+def embedded(foils, images, texts) -> EmbeddedDataset:
+    sides = [Embeddings(t, torch.ones(t.shape[:2], dtype=torch.bool)) for t in (images, texts)]
+    return EmbeddedDataset(EmbeddingModel(), *sides)
+
+
+def test_cosines_of_captions_against_loops(tmp_path):
+    foils = open_foil_set([str(foil_cases.sugarcrepe_twice(tmp_path))])
+    rng = torch.Generator().manual_seed(2)
+    images = torch.randn(len(foils.dataset), 1, 4, generator=rng)
+    texts = [torch.randn(len(foils.dataset.texts), 1, 4, generator=rng) for _ in range(2)]
+    found = caption_cosines([embedded(foils, images, own) for own in texts], foils)
+    for n, item in enumerate(foils.items):
+        for column, (one, other) in enumerate(((0, 1), (0, 2), (1, 2))):
+            pairs = [(own[item.texts[one], 0], own[item.texts[other], 0]) for own in texts]
+            cosines = [(a @ b / (a.norm() * b.norm())).item() for a, b in pairs]
+            assert found[n, column].item() == pytest.approx(sum(cosines) / 2, abs=1e-6)
+    right = [both > max(others) for both, *others in found.tolist()]
+    lines = measure_foils(foils, random_scores(foils), cosines=found, resamples=9)
+    [tot] = [line for line in lines if (line.measure, line.of) == ("TOT", "all items")]
+    assert tot.value == pytest.approx(100 * sum(right) / len(right))
+    bags = texts[0].expand(-1, 3, -1)
+    assert caption_cosines([embedded(foils, images, bags)], foils) is None
+
+
+def test_a_model_that_sees_all_is_right_of_pictures_in_both_ways(tmp_path):
+    """Scored by the exact truth of scenes, which is what the sets' authors want of a model."""
+    items = foil_cases.scene_items()
+    truth = {(item["name"], text): 1.0 for item in items for text in item["captions"]}
+    truth |= {(item["other_name"], item["foil"]): 1.0 for item in items}
+    for source in (foil_cases.both_ways(tmp_path / "b"), foil_cases.sugarcrepe_twice(tmp_path)):
+        foils = open_foil_set([str(source)])
+        images, texts = foil_pairs(foils)
+        names = [foils.dataset.image_ids[row] for row in images]
+        captions = [foils.dataset.texts[row] for row in texts]
+        scores = torch.tensor([truth.get(pair, 0.0) for pair in zip(names, captions)])
+        for line in measure_foils(foils, scores, resamples=9):
+            assert line.value == 100, line
+        chances = {
+            line.measure: round(line.chance, 1)
+            for line in measure_foils(foils, scores, resamples=1)
+        }
+        assert chances in (
+            {"ITT": 33.3, "pairwise": 50.0},
+            {"I2T": 25.0, "T2I": 25.0, "group": 16.7}
+            | dict.fromkeys(
+                ("I2T, true picture", "I2T, foil's picture", "T2I, true caption", "T2I, foil"), 50.0
+            ),
+        )
 
 
 def test_each_pair_is_scored_where_it_belongs(foils):

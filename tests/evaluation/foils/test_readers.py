@@ -34,6 +34,12 @@ def written(folder: Path, name: str, text: str) -> Path:
     [
         ("a.json", json.dumps(ENTRIES), ["entry 0", "entry 1"]),
         ("a.json", json.dumps(dict(zip("xy", ENTRIES))), ["entry 'x'", "entry 'y'"]),
+        ("a.json", "\n".join(map(json.dumps, ENTRIES)) + "\n", ["line 1", "line 2"]),
+        (
+            "a.json",  # as pandas writes it
+            json.dumps({k: {str(n): e[k] for n, e in enumerate(ENTRIES)} for k in ENTRIES[0]}),
+            ["entry '0'", "entry '1'"],
+        ),
         ("a.jsonl", "\n\n".join(map(json.dumps, ENTRIES)), ["line 1", "line 3"]),
         ("a.jsonl", "\ufeff" + "\r\n".join(map(json.dumps, ENTRIES)), ["line 1", "line 2"]),
         ("a.csv", "image,caption\na.jpg,a dog\nb.jpg,ein Hündchen\n", ["line 2", "line 3"]),
@@ -73,6 +79,7 @@ def test_columns_that_a_short_line_lacks_are_not_there(tmp_path):
     [
         ("a.json", "3", "holds no entries"),
         ("a.json", "[", "cannot be read as a set of foils"),
+        ("a.json", '{"image": "a.jpg", "caption": "a dog"}', "is one entry; a list of entries"),
         ("a.jsonl", '{"image": 1}\n{"image"\n', "line 2 is not JSON"),
         ("a.tsv", "caption\tfoils\na dog\t['a cat'\n", "line 2: foils is no list of foils: ['a c"),
         ("a.tsv", "caption\tfoils\na dog\t[cat()]\n", "line 2: foils is no list of foils"),
@@ -88,6 +95,7 @@ def test_what_is_refused(name, text, told, tmp_path):
 
 
 PAIR = {"image": "a.jpg", "caption": "a dog", "foil": "a cat"}
+COCO = {"filename": "000000000009.jpg", "caption": "a dog", "negative_caption": "a cat"}
 JUDGED = {"image": "a.jpg", "caption": "a dog", "label": 1}
 
 
@@ -104,7 +112,14 @@ def one(form, plain, name="set.json"):
     [
         ("pairs", PAIR, "set.json"),
         ("pairs", {"filepath": "a", "title": "b", "neg_caption": "c"}, "set.tsv"),
-        ("sugarcrepe", PAIR, "my_swap_att.json"),
+        ("pairs", PAIR, "swap_att.json"),
+        ("pairs", COCO | {"filename": "mine.jpg"}, "swap_att.json"),
+        ("pairs", COCO, "mine.json"),
+        ("sugarcrepe", COCO, "my_swap_att.json"),
+        ("sugarcrepe++", COCO | {"caption2": "the dog"}, "swap_att.json"),
+        ("sugarcrepe++", PAIR | {"caption2": "the dog"}, "anything.jsonl"),
+        ("bivlc", PAIR | {"negative_image": "b.jpg"}, "replace_obj.json"),
+        ("bivlc", COCO | {"negative_image": "b.jpg"}, "replace_obj.json"),
         ("valse", PAIR | {"mturk": {}}, "plurals.json"),
         ("vsr", JUDGED, "set.jsonl"),
         ("order", {"image": "a", "caption_options": ["b", "c"]}, "set.json"),
@@ -114,7 +129,7 @@ def one(form, plain, name="set.json"):
     ],
 )
 def test_the_first_entry_tells_the_form(form, plain, name):
-    assert detect_format(Path(name), [("entry 0", plain), ("entry 1", {})]) == form
+    assert detect_format(Path(name), [("entry 0", plain), ("entry 1", plain)]) == form
 
 
 @pytest.mark.parametrize(
@@ -175,6 +190,9 @@ def test_a_judged_caption_may_be_true_or_false():
         ("vsr", JUDGED | {"label": 2}, "entry 0.label: input should be 0 or 1"),
         ("order", {"image": "a", "caption_options": ["b"]}, "entry 0.caption_options: list should"),
         ("winoground", {"image_0": "a"}, "entry 0.image_1: field required"),
+        ("sugarcrepe++", COCO, "entry 0.caption2: field required"),
+        ("sugarcrepe++", COCO | {"caption2": None}, "entry 0.caption2: input should be a valid"),
+        ("bivlc", PAIR, "entry 0.negative_image: field required"),
         ("pairs", "a dog", "entry 0: input should be a valid dictionary"),
     ],
 )

@@ -13,6 +13,7 @@ import foil_cases
 from corpus_cases import write_picture
 from counterfoil.data.scenes import scene, scenes
 from counterfoil.data.scenes.truth import is_true
+from counterfoil.evaluation.foils.measures import evaluate_foils
 from counterfoil.evaluation.foils.sets import open_foil_set
 
 DATA = os.environ.get("COUNTERFOIL_DATA")
@@ -185,14 +186,10 @@ PAIRED |= {"caption_0": CAPTION, "caption_1": FOIL}
 @pytest.mark.parametrize(
     ("name", "row", "told"),
     [
-        (
-            "swap_obj.json",
-            CHOICE | {"caption2": "the mat below the red dog is blue"},
-            "SugarCrepe++",
-        ),
-        ("replace_att.json", CHOICE | {"caption2": "there is a dog, a red one"}, "SugarCrepe++"),
-        ("test.jsonl", CHOICE | {"negative_image": "b.jpg", "type": "swap"}, "BiVLC"),
-        ("test.jsonl", CHOICE | {"negative_image": {"bytes": "", "path": None}}, "BiVLC"),
+        ("swap_obj.json", CHOICE | {"caption": [CAPTION, FOIL]}, "its captions after the first"),
+        ("swap_obj.json", CHOICE | {"caption2": FOIL, "negative_image": "b"}, "its caption2"),
+        ("swap_obj.json", CHOICE | {"caption2": FOIL, "caption3": CAPTION}, "its caption3"),
+        ("test.jsonl", CHOICE | {"negative_image": "b", "negative_image2": "c"}, "negative_image2"),
         ("set.json", CHOICE | {"paraphrase": "the dog on the mat is red"}, "its paraphrase"),
         ("set.json", CHOICE | {"foil": "a red mat on a blue dog"}, "its negative_caption"),
         ("set.json", CHOICE | {"p2": "the red dog is on a mat"}, "its p2"),
@@ -266,8 +263,64 @@ def test_a_part_of_another_set_is_named_and_said(tmp_path):
     found = open_foil_set([f"pairs:{path}"])
     assert (found.name, found.published) == ("swap_obj", False)
     assert dict(found.left_out) == {"entries' caption2": 2}
-    with pytest.raises(ValueError, match=r"SugarCrepe\+\+"):
+    with pytest.raises(ValueError, match="sugarcrepe does not read its caption2; a second true"):
         open_foil_set([f"sugarcrepe:{path}"])
+
+
+def test_sugarcrepe_twice_is_not_sugarcrepe(tmp_path):
+    """The files have the same names; the second true caption tells them apart."""
+    source = foil_cases.sugarcrepe_twice(tmp_path)
+    found = open_foil_set([str(source)])
+    assert (found.form, found.name, found.published) == ("sugarcrepe++", "SugarCrepe++", True)
+    assert {item.category for item in found.items} == set(foil_cases.TWICE)
+    expected = [
+        ([item["name"]], [*item["captions"], item["foil"]])
+        for place in (0, 1)
+        for item in foil_cases.scene_items()[place::2]
+    ]
+    assert [told(found, item) for item in found.items] == expected
+    assert {item.positives for item in found.items} == {2}
+    described = found.dataset.text_to_image.tolist()
+    for item in found.items:
+        assert [described[row] >= 0 for row in item.texts] == [True, True, False]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_second_caption_that_some_entries_lack_is_refused(place, tmp_path):
+    rows = [CHOICE | {"caption2": "the mat below the red dog is blue"}] * 2
+    rows[place] = CHOICE
+    path = foil_cases.dump(tmp_path / "swap_obj.json", rows)
+    assert "caption2" in refused([str(path)])
+    rows[place] = CHOICE | {"caption2": " "}
+    path = foil_cases.dump(tmp_path / "swap_obj.json", rows)
+    assert "has an empty caption" in refused([f"sugarcrepe++:{path}"])
+
+
+def test_foils_of_sugarcrepe_twice_that_are_the_caption_count_as_its_authors_count_them(tmp_path):
+    second = "while a person watches, a person prepares a pizza"
+    rows = [CHOICE | {"caption2": second, "caption": CAPTION, "negative_caption": CAPTION}]
+    found = open_foil_set([str(foil_cases.dump(tmp_path / "swap_obj.json", rows))])
+    assert len(found) == 1
+    assert dict(found.left_out) == {}
+    report = evaluate_foils(found, torch.tensor([2.0, 3.0, 2.0]), model="it")
+    assert "1 items that no model gets right, since their foil is their caption" in report.protocol
+    assert report.lines[0].value == 0
+
+
+def test_both_ways(tmp_path):
+    found = open_foil_set([str(foil_cases.both_ways(tmp_path))])
+    assert (found.form, found.name, found.published) == ("bivlc", "BiVLC", True)
+    assert [told(found, item) for item in found.items] == [
+        ([item["name"], item["other_name"]], [item["captions"][0], item["foil"]])
+        for item in foil_cases.scene_items()
+    ]
+    assert {item.category for item in found.items} == {
+        f"{kind}_{what}" for kind in ("replace", "swap", "add") for what in ("obj", "att")
+    }
+    rows = [CHOICE | {"negative_image": foil_cases.COCO[1]}]
+    foil_cases.pictures(tmp_path / "images")
+    mine = open_foil_set([str(foil_cases.dump(tmp_path / "mine.json", rows))])
+    assert (mine.form, mine.name, mine.published) == ("bivlc", "mine", False)
 
 
 @pytest.mark.parametrize(
@@ -285,11 +338,15 @@ def test_real_samples():
     images = Path(DATA) / "coco_mini" / "images"
     counts = {"sugarcrepe": 481, "valse": 160, "vsr": 617, "negclip": 154}
     for name, many in counts.items():
-        files = sorted(map(str, samples.glob(f"coco_mini_*{name}*.json")))
-        found = open_foil_set(files, images=images)
+        first, *others = sorted(map(str, samples.glob(f"coco_mini_*{name}*.json")))
+        # the entries of this part of SugarCrepe are written by other names
+        first = f"sugarcrepe:{first}" if name == "sugarcrepe" else first
+        found = open_foil_set([first, *others], images=images)
         assert len(found) == many
         assert found.form == (name if name != "negclip" else "pairs")
+        assert found.published is (name in ("valse", "vsr"))
         assert found.dataset.pictures.open(0).size == (192, 192)
     whole = open_foil_set([str(samples / "full" / "sugarcrepe")])
     assert len(whole) == 7511
+    assert whole.published
     assert sum(item.category == "swap_obj" for item in whole.items) == 245

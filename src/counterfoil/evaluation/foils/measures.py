@@ -7,13 +7,15 @@ shows whether the captions alone give the answers away.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from counterfoil.evaluation.bootstrap import (
     RESAMPLES,
@@ -47,6 +49,8 @@ class FoilScore:
         interval: 95 %.
         chance: percent by guessing.
         own: whether the set's authors report this aggregate.
+        macro: whether categories count alike, whatever their numbers of items.
+        weights: of an average over several categories, the weight of each; they sum to 1.
     """
 
     measure: str
@@ -56,6 +60,8 @@ class FoilScore:
     interval: Interval
     chance: float
     own: bool
+    macro: bool = False
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         span = format_interval(self.value, self.interval.low, self.interval.high, ".1f")
@@ -81,6 +87,7 @@ class FoilReport:
     lines: tuple[FoilScore, ...]
     blind: tuple[FoilScore, ...]  # the same numbers of the blind control, or none
     protocol: str  # in one sentence
+    cosines: Tensor | None = None  # of `caption_cosines`, if the set is measured by them
 
     def headline(self) -> str:
         """The aggregates that the set's authors report, in one sentence."""
@@ -114,10 +121,12 @@ class FoilReport:
                     "pictures": [dataset.image_ids[row] for row in item.images],
                     "captions": [dataset.texts[row] for row in item.texts],
                     "true": item.true,
+                    "positives": item.positives,
                     "scores": own,
                     "margin": margin,
+                    **({} if self.cosines is None else {"cosines": self.cosines[row].tolist()}),
                 }
-                for item, own, margin in zip(self.foils.items, scores, margins)
+                for row, (item, own, margin) in enumerate(zip(self.foils.items, scores, margins))
             ],
         }
 
@@ -136,6 +145,7 @@ def evaluate_foils(
     scores: Tensor,
     *,
     model: str,
+    cosines: Tensor | None = None,
     blind: BlindControl | None = None,
     seed: int = 0,
 ) -> FoilReport:
@@ -145,6 +155,7 @@ def evaluate_foils(
         foils: the set.
         scores: (P,) scores of `foil_pairs` of the set.
         model: description of the model, for the protocol.
+        cosines: (N, 3) of `caption_cosines`, for SugarCrepe++; the blind control has none.
         blind: the control; not reported for crossed pairs, whose captions are both true once.
         seed: seed of the draws.
     """
@@ -153,6 +164,10 @@ def evaluate_foils(
         f"{foils.name}: {len(foils):,} items, {len(foils.dataset):,} pictures",
         f"left out: {left_out}" if left_out else "",
         "ties wrong",
+        _never_right(foils),
+        "TOT not measured, which needs a model with one vector of a caption"
+        if foils.form == "sugarcrepe++" and cosines is None
+        else "",
         "thresholds chosen on one half of the pictures for the other"
         if foils.form in JUDGED_FORMATS
         else "",
@@ -161,11 +176,20 @@ def evaluate_foils(
         blind.description if blind else "",
         "95 % intervals: pictures drawn anew with all their items, 1,000 times",
     ]
-    lines = measure_foils(foils, scores, seed=seed)
+    lines = measure_foils(foils, scores, cosines=cosines, seed=seed)
     controls: tuple[FoilScore, ...] = ()
     if blind is not None and blind.scores is not scores and foils.task != "crossed":
         controls = measure_foils(foils, blind.scores, seed=seed)
-    return FoilReport(foils, scores, lines, controls, "; ".join(filter(None, parts)))
+    return FoilReport(foils, scores, lines, controls, "; ".join(filter(None, parts)), cosines)
+
+
+def _never_right(foils: FoilSet) -> str:
+    """How many items no model can get right, in words; the authors count them too."""
+    pairs = ((item.texts[: item.positives], item.texts[item.positives :]) for item in foils.items)
+    count = sum(not {*true}.isdisjoint(false) for true, false in pairs)
+    if foils.task != "choice" or not count:
+        return ""
+    return f"{count:,} items that no model gets right, since their foil is their caption"
 
 
 @final
@@ -190,8 +214,11 @@ def compare_foils(foils: FoilSet, before: Tensor, after: Tensor) -> tuple[FoilCh
     """
     assert foils.task == "choice"
     names = [item.category for item in foils.items]
-    groups = category_groups(foils.form, Counter(names))
-    right = [choice_accuracy(choice_table(foils, scores)).gained for scores in (before, after)]
+    groups = [group for group in category_groups(foils.form, Counter(names)) if not group.macro]
+    positives = _positives(foils)
+    right = [
+        choice_accuracy(choice_table(foils, scores), positives).gained for scores in (before, after)
+    ]
     gained = (*right, right[1] - right[0])
     counted = []
     for group in groups:
@@ -212,6 +239,23 @@ def score_foils(members: Sequence[EmbeddedDataset], foils: FoilSet) -> Tensor:
     count = len(foils.dataset.texts)
     unique, place = (images * count + texts).unique(return_inverse=True)  # type: ignore[no-untyped-call]
     return score_index_pairs(members, unique // count, unique % count)[place]
+
+
+def caption_cosines(members: Sequence[EmbeddedDataset], foils: FoilSet) -> Tensor | None:
+    """(N, 3) cosines between the captions of each item of SugarCrepe++, the mean over models.
+
+    Of the two true captions, of the first and the foil, and of the second and the foil. None if a
+    model has several vectors of a caption.
+    """
+    if any(member.texts.mask.shape[1] > 1 for member in members):
+        return None
+    first, second, foil = torch.tensor([item.texts for item in foils.items]).unbind(1)
+    means = torch.zeros(len(foils), 3, dtype=torch.double)
+    for member in members:
+        vectors = normalize(member.texts.tokens[:, 0].double(), dim=1).cpu()
+        for column, (one, other) in enumerate(((first, second), (first, foil), (second, foil))):
+            means[:, column] += (vectors[one] * vectors[other]).sum(1) / len(members)
+    return means
 
 
 def train_blind_control(captions: Sequence[str], source: str, foils: FoilSet) -> BlindControl:
@@ -261,6 +305,7 @@ class ItemMeasure:
     gained: Tensor  # (N,) double, points
     possible: Tensor  # (N,) double, the most points
     chance: Tensor  # (N,) double, points on average by guessing
+    own: bool = True  # whether the set's authors report it
 
 
 @final
@@ -273,22 +318,56 @@ class ScoredCaptions:
     true: Tensor  # (M,) bool
 
 
-def choice_accuracy(scores: Tensor, *, name: str = "accuracy") -> ItemMeasure:
-    """Share of items whose caption in column 0 scores above all others.
+def choice_accuracy(
+    scores: Tensor, positives: Tensor | None = None, *, name: str = "accuracy"
+) -> ItemMeasure:
+    """Share of items whose true captions all score above all foils.
 
-    `scores` (N, K) are those of the captions of each item, -inf where it has fewer.
+    Args:
+        scores: (N, K) of the captions of each item, the true ones first, -inf where it has fewer.
+        positives: (N,) long, number of true captions; one each by default.
+        name: of the measure.
     """
-    right = scores[:, 0] > scores[:, 1:].amax(1)
-    options = (scores > -torch.inf).sum(1).double()
-    return ItemMeasure(name, right.double(), torch.ones_like(options), 1 / options)
+    true, foils = _true_and_foils(scores, positives)
+    # of all orders of t true captions and f foils, t! f! have the true ones first
+    chance = [1 / math.comb(t + f, t) for t, f in zip(true.sum(1).tolist(), foils.sum(1).tolist())]
+    ones = torch.ones(len(scores), dtype=torch.double)
+    lowest, best = _lowest_and_best(scores, true)
+    return ItemMeasure(name, (lowest > best).double(), ones, torch.tensor(chance).double())
 
 
-def pairwise_accuracy(scores: Tensor) -> ItemMeasure:
-    """Number of foils below the caption in column 0; `scores` as in `choice_accuracy`."""
-    exists = scores[:, 1:] > -torch.inf
-    above = scores[:, :1] > scores[:, 1:]
-    foils = exists.sum(1).double()
-    return ItemMeasure("pairwise", (above & exists).sum(1).double(), foils, foils / 2)
+def pairwise_accuracy(scores: Tensor, positives: Tensor | None = None) -> ItemMeasure:
+    """Number of pairs of a true caption above a foil; arguments as in `choice_accuracy`."""
+    true, foils = _true_and_foils(scores, positives)
+    gained = torch.zeros(len(scores), dtype=torch.double)
+    for column in range(int(true.sum(1).max())):
+        above = (scores[:, column, None] > scores) & foils & true[:, column, None]
+        gained += above.sum(1)
+    possible = (true.sum(1) * foils.sum(1)).double()
+    return ItemMeasure("pairwise", gained, possible, possible / 2)
+
+
+def _lowest_and_best(scores: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
+    """(N,) lowest score of a true caption and best one of a foil."""
+    best = scores.masked_fill(true, -torch.inf).amax(1)
+    return scores.masked_fill(~true, torch.inf).amin(1), best
+
+
+def _true_and_foils(scores: Tensor, positives: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(N, K) bool: which captions are true, and which are foils."""
+    count = torch.ones(len(scores), dtype=torch.long) if positives is None else positives
+    true = torch.arange(scores.shape[1]) < count.unsqueeze(1)
+    return true, (scores > -torch.inf) & ~true
+
+
+def alike_accuracy(cosines: Tensor) -> ItemMeasure:
+    """TOT of SugarCrepe++: share of items whose true captions are closer than either to the foil.
+
+    `cosines` (N, 3) are those of `caption_cosines`.
+    """
+    right = cosines[:, 0] > cosines[:, 1:].amax(1)
+    ones = torch.ones(len(cosines), dtype=torch.double)
+    return ItemMeasure("TOT", right.double(), ones, ones / 3)
 
 
 def winoground_scores(scores: Tensor) -> tuple[ItemMeasure, ItemMeasure, ItemMeasure]:
@@ -308,6 +387,26 @@ def winoground_scores(scores: Tensor) -> tuple[ItemMeasure, ItemMeasure, ItemMea
         ItemMeasure("image", image.double(), ones, ones / 4),
         ItemMeasure("group", (text & image).double(), ones, ones / 6),
     )
+
+
+def both_ways_scores(scores: Tensor) -> tuple[ItemMeasure, ...]:
+    """BiVLC's scores: those of Winoground by other names, and of each picture and caption alone.
+
+    `scores` are as in `winoground_scores`; the second picture and caption are those of the foil.
+    """
+    text, image, group = winoground_scores(scores)
+    ones = torch.ones(len(scores), dtype=torch.double)
+    diagonal = scores.diagonal(dim1=1, dim2=2)
+    by_picture = (diagonal > scores.flip(2).diagonal(dim1=1, dim2=2)).double()
+    by_caption = (diagonal > scores.flip(1).diagonal(dim1=1, dim2=2)).double()
+    single = {
+        "I2T, true picture": by_picture[:, 0],
+        "I2T, foil's picture": by_picture[:, 1],
+        "T2I, true caption": by_caption[:, 0],
+        "T2I, foil": by_caption[:, 1],
+    }
+    named = (replace(text, name="I2T"), replace(image, name="T2I"), group)
+    return *named, *(ItemMeasure(name, own, ones, ones / 2, False) for name, own in single.items())
 
 
 def threshold_accuracy(judged: ScoredCaptions, half: Tensor, items: int) -> ItemMeasure | None:
@@ -366,7 +465,8 @@ def scored_captions(foils: FoilSet, scores: Tensor) -> ScoredCaptions:
     item, true = [], []
     for place, entry in enumerate(foils.items):
         item += [place] * len(entry.texts)
-        true += [entry.true, *[False] * (len(entry.texts) - 1)]
+        count = entry.positives if entry.true else 0
+        true += [at < count for at in range(len(entry.texts))]
     return ScoredCaptions(torch.tensor(item), scores.double(), torch.tensor(true))
 
 
@@ -378,11 +478,17 @@ def choice_table(foils: FoilSet, scores: Tensor) -> Tensor:
     return out
 
 
+def _positives(foils: FoilSet) -> Tensor:
+    """(N,) number of true captions of each item."""
+    return torch.tensor([item.positives for item in foils.items])
+
+
 def item_margins(foils: FoilSet, scores: Tensor) -> Tensor:
     """(N,) margin of each item, below 0 where it is wrong.
 
-    The score of the caption less that of its best foil; the smallest of the four differences of
-    two pairs; the distance on the right side of the median score where single captions are judged.
+    The lowest score of a true caption less that of the best foil; the smallest of the four
+    differences of two pairs; the distance on the right side of the median score where single
+    captions are judged.
     """
     scores = scores.double()
     if foils.task == "crossed":
@@ -394,7 +500,9 @@ def item_margins(foils: FoilSet, scores: Tensor) -> Tensor:
         sign = torch.tensor([1.0 if item.true else -1.0 for item in foils.items])
         return (scores - scores.median()) * sign
     table = choice_table(foils, scores)
-    return table[:, 0] - table[:, 1:].amax(1)
+    true, _ = _true_and_foils(table, _positives(foils))
+    lowest, best = _lowest_and_best(table, true)
+    return lowest - best
 
 
 # --- groups of categories --------------------------------------------------------------------
@@ -440,9 +548,10 @@ class CategoryGroup:
 
 
 def category_groups(form: FoilFormat, counts: Mapping[str, int]) -> tuple[CategoryGroup, ...]:
-    """Every category, all items, and the aggregates that the set's authors report.
+    """Every category, all items, the mean over categories, and what the set's authors report.
 
-    SugarCrepe: averages over the items of "replace", "swap" and "add". ARO: the mean over
+    SugarCrepe and BiVLC: averages over the items of "replace", "swap" and "add", of BiVLC also of
+    all. SugarCrepe++: every category. ARO: the mean over
     relations without those of `NO_ORDER`, which say nearly the same when exchanged or are rare,
     and over pairs of attributes with at least 25 cases. VALSE: the mean over its pieces.
     Elsewhere: all items.
@@ -455,36 +564,56 @@ def category_groups(form: FoilFormat, counts: Mapping[str, int]) -> tuple[Catego
     least = MIN_PAIR_CASES if form == "aro-attribution" else 1
     dropped = NO_ORDER if form == "aro-relation" else frozenset[str]()
     macro = tuple(sorted(c for c, n in counts.items() if n >= least and c not in dropped))
-    named = [name for name in SUGARCREPE if name in counts] if form == "sugarcrepe" else None
-    shown = named or sorted(name for name in counts if name)
+    named = [name for name in SUGARCREPE if name in counts]
+    coarse_form = form in ("sugarcrepe", "bivlc")
+    shown = named if coarse_form or form == "sugarcrepe++" else []
+    shown += sorted(name for name in counts if name and name not in shown)
     if form == "aro-attribution":
         shown = list(macro)
-    single = tuple(CategoryGroup(name, (name,)) for name in shown) if len(every) > 1 else ()
-    if form == "sugarcrepe":
-        coarse = (
-            CategoryGroup(kind, tuple(n for n in shown if n.startswith(kind)), own=True)
-            for kind in dict.fromkeys(name.partition("_")[0] for name in shown)
+    several, own = len(every) > 1, form == "sugarcrepe++"
+    single = tuple(CategoryGroup(name, (name,), own=own) for name in shown) if several else ()
+    reported = form in _MACRO_NOUNS
+    noun = _MACRO_NOUNS.get(form, "kinds")
+    mean = CategoryGroup(f"mean of {len(macro)} {noun}", macro, macro=True, own=reported)
+    all_own = not reported and form != "sugarcrepe" and not (own and several)
+    groups = [*single, CategoryGroup("all items", every, own=all_own)]
+    if macro and (several or reported):
+        groups.append(mean)
+    if coarse_form:
+        kinds = dict.fromkeys(name.partition("_")[0] for name in shown)
+        groups += (
+            CategoryGroup(kind, tuple(n for n in shown if n.partition("_")[0] == kind), own=True)
+            for kind in kinds
+            if kind not in shown
         )
-        return (*single, CategoryGroup("all items", every), *coarse)
-    if form in ("aro-relation", "aro-attribution", "valse"):
-        nouns = {"aro-relation": "relations", "aro-attribution": "pairs of attributes"}
-        title = f"mean of {len(macro)} {nouns.get(form, 'pieces')}"
-        mean = (CategoryGroup(title, macro, macro=True, own=True),) if macro else ()
-        return (*single, CategoryGroup("all items", every), *mean)
-    return (*single, CategoryGroup("all items", every, own=True))
+    return tuple(groups)
+
+
+# of the sets whose authors report the mean over categories, what these are
+_MACRO_NOUNS: Mapping[FoilFormat, str] = {
+    "aro-relation": "relations",
+    "aro-attribution": "pairs of attributes",
+    "valse": "pieces",
+}
 
 
 # --- all numbers, with intervals -------------------------------------------------------------
 
 
 def measure_foils(
-    foils: FoilSet, scores: Tensor, *, seed: int = 0, resamples: int = RESAMPLES
+    foils: FoilSet,
+    scores: Tensor,
+    *,
+    cosines: Tensor | None = None,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
 ) -> tuple[FoilScore, ...]:
     """All numbers of a set.
 
     Args:
         foils: the set.
         scores: (P,) scores of `foil_pairs` of the set.
+        cosines: (N, 3) of `caption_cosines`, for TOT of SugarCrepe++; None leaves it out.
         seed: seed of the draws, and of the halves between which thresholds are exchanged.
         resamples: number of bootstrap resamples.
     """
@@ -498,7 +627,7 @@ def measure_foils(
     columns = [_group_columns(group, names) for group in groups]
     parts = [
         (measure, group, own)
-        for measure in _item_measures(foils, scores.double(), judged, half)
+        for measure in _item_measures(foils, scores.double(), judged, half, cosines)
         for group, own in zip(groups, columns, strict=True)
     ]
     counted = [
@@ -514,7 +643,9 @@ def measure_foils(
             percent.value,
             percent.interval,
             _chance(measure, own),
-            group.own,
+            group.own and measure.own,
+            group.macro,
+            _weights(measure, group, names),
         )
         for (measure, group, own), percent in zip(parts, percents, strict=True)
     ]
@@ -527,17 +658,25 @@ def measure_foils(
 
 
 def _item_measures(
-    foils: FoilSet, scores: Tensor, judged: ScoredCaptions | None, half: Tensor
+    foils: FoilSet,
+    scores: Tensor,
+    judged: ScoredCaptions | None,
+    half: Tensor,
+    cosines: Tensor | None,
 ) -> list[ItemMeasure]:
     if foils.task == "crossed":
-        return list(winoground_scores(scores.view(-1, 2, 2)))
+        crossed = both_ways_scores if foils.form == "bivlc" else winoground_scores
+        return list(crossed(scores.view(-1, 2, 2)))
     measures: list[ItemMeasure] = []
     if foils.task == "choice":
-        table = choice_table(foils, scores)
-        name = "pairwise" if judged is not None else "accuracy"
-        measures.append(choice_accuracy(table, name=name))
+        table, positives = choice_table(foils, scores), _positives(foils)
+        twice = foils.form == "sugarcrepe++"
+        name = "pairwise" if judged is not None else "ITT" if twice else "accuracy"
+        measures.append(choice_accuracy(table, positives, name=name))
+        if cosines is not None:
+            measures.append(alike_accuracy(cosines))
         if table.shape[1] > 2:
-            measures.append(pairwise_accuracy(table))
+            measures.append(replace(pairwise_accuracy(table, positives), own=not twice))
     if judged is not None and (level := threshold_accuracy(judged, half, len(foils))):
         measures.append(level)
     return measures
@@ -556,6 +695,18 @@ def _chance(measure: ItemMeasure, columns: Tensor) -> float:
     """Percent of the possible points by guessing, the mean over columns."""
     guessed, possible = (part @ columns for part in (measure.chance, measure.possible))
     return 100 * (guessed / possible).nanmean().item()
+
+
+def _weights(measure: ItemMeasure, group: CategoryGroup, names: Sequence[str]) -> dict[str, float]:
+    """Weight of each category in an average over several; empty for one category."""
+    if len(group.categories) < 2:
+        return {}
+    place = {name: column for column, name in enumerate(group.categories)}
+    column = torch.tensor([place.get(name, len(place)) for name in names])
+    sums = torch.zeros(len(place) + 1, dtype=torch.double)
+    points = sums.index_add(0, column, measure.possible)[:-1]
+    shares_of = (points > 0).double() if group.macro else points
+    return dict(zip(group.categories, (shares_of / shares_of.sum()).tolist(), strict=True))
 
 
 def _area_line(

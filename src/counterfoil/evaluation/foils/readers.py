@@ -1,6 +1,8 @@
 """File formats of published foil sets, and the files of their images.
 
 sugarcrepe        {"0": {"filename", "caption", "negative_caption"}}, one file a category
+sugarcrepe++      [{"filename", "caption", "caption2", "negative_caption"}], two true captions
+bivlc             {"image", "caption", "negative_image", "negative_caption", "type", "subtype"}
 aro-relation      [{"image_path", "true_caption", "false_caption", "relation_name", "bbox_x"}]
 aro-attribution   the same with "attributes": [first, second]
 order             [{"image", "caption_options": [true, foil, …]}]
@@ -11,8 +13,9 @@ winoground        one {"id", "image_0", "image_1", "caption_0", "caption_1", "co
 pairs             anything with an image, a caption and its foils: NegCLIP's table ("filepath",
                   "title", "neg_caption"), stored generated negatives ("image", "caption", "foil")
 
-A file whose entries hold more captions or pictures than its form reads is another set: SugarCrepe++
-has the file names of SugarCrepe and a second true caption, BiVLC a picture of the foil.
+Sets are told apart by what their entries hold, never by the names of files, which SugarCrepe and
+SugarCrepe++ share. A file whose entries hold more captions or pictures than its form reads is
+refused.
 """
 
 from __future__ import annotations
@@ -44,6 +47,8 @@ from counterfoil.data.images import (
 
 FoilFormat: TypeAlias = Literal[
     "sugarcrepe",
+    "sugarcrepe++",
+    "bivlc",
     "aro-relation",
     "aro-attribution",
     "order",
@@ -67,6 +72,7 @@ SUGARCREPE = (
 )
 VALSE_ANNOTATORS = 2  # of three, who must agree that only the caption is true
 LIST_COLUMNS = frozenset({"foils", "neg_caption"})
+_TRUE_NAMES = frozenset({"caption", "true_caption", "title"})
 
 
 @final
@@ -77,8 +83,10 @@ class FoilEntry:
     id: str  # its name in the set
     category: str  # the kind of change, or another subset
     images: tuple[str, ...]  # name of its image, or of two
-    captions: tuple[str, ...]  # the true one first, then its foils; of two images, one of each
+    # the true ones first, then their foils; of two images, one of each
+    captions: tuple[str, ...]
     true: bool = True  # whether a single caption is true
+    positives: int = 1  # number of true captions of one image
     box: Box | None = None  # left, top, width and height of the part of the image that is shown
 
 
@@ -93,18 +101,37 @@ def read_rows(path: Path) -> Rows:
     """
     if path.suffix in (".tsv", ".csv"):
         return _table_rows(path)
-    if path.suffix == ".jsonl":
+    if path.suffix == ".jsonl" or _is_lines(path):
         return [
             (f"line {number}", parse_json(line, f"{path}, line {number}"))
             for number, line in enumerate(read_text_lines(path, "foils"), 1)
             if line.strip()
         ]
     plain = read_json(path, "a set of foils")
+    if isinstance(plain, dict) and _TRUE_NAMES & plain.keys():
+        plain = _of_columns(path, plain)
     if isinstance(plain, dict):
         return [(f"entry {key!r}", entry) for key, entry in plain.items()]
     if isinstance(plain, list):
         return [(f"entry {n}", entry) for n, entry in enumerate(plain)]
     raise ValueError(f"{path} holds no entries; a JSON list or object of them is needed")
+
+
+def _is_lines(path: Path) -> bool:
+    """Whether a file holds an object a line, which `datasets` and pandas also call .json."""
+    lines = [line for line in read_text_lines(path, "foils") if line.strip()][:2]
+    return len(lines) == 2 and all(line.startswith("{") and line.endswith("}") for line in lines)
+
+
+def _of_columns(path: Path, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Entries of a table that pandas wrote by columns, {"caption": {"0": …}, …}."""
+    if not all(isinstance(column, dict) for column in columns.values()):
+        raise ValueError(f"{path} is one entry; a list of entries is needed, or one a line")
+    names = dict.fromkeys(name for column in columns.values() for name in column)
+    return {
+        name: {key: column[name] for key, column in columns.items() if name in column}
+        for name in names
+    }
 
 
 def _table_rows(path: Path) -> Rows:
@@ -133,8 +160,10 @@ def _with_lists(path: Path, number: int, row: Mapping[str | None, Any]) -> dict[
 
 # --- formats ---------------------------------------------------------------------------------
 
-_IMAGE = AliasChoices("image", "image_path", "image_file", "filename", "filepath", "image_id")
-_TRUE = AliasChoices("caption", "true_caption", "title")
+_IMAGE = AliasChoices(
+    "image", "image_path", "image_file", "filename", "file_name", "filepath", "image_id"
+)
+_TRUE = AliasChoices(*sorted(_TRUE_NAMES))  # "caption" first
 _FOILS = AliasChoices("foils", "foil", "negative_caption", "false_caption", "neg_caption")
 
 
@@ -154,6 +183,25 @@ class _ChoiceRow(_Row):
     bbox_y: float = 0
     bbox_w: float = 0
     bbox_h: float = 0
+
+
+@final
+class _TwoTrueRow(_Row):
+    image: str | int = Field(validation_alias=_IMAGE)
+    caption: str = Field(validation_alias=_TRUE)
+    caption2: str
+    foil: str = Field(validation_alias=_FOILS)
+    category: str = ""
+
+
+@final
+class _BothWaysRow(_Row):
+    image: str | int = Field(validation_alias=_IMAGE)
+    caption: str = Field(validation_alias=_TRUE)
+    image_of_foil: str | int = Field(validation_alias=AliasChoices("negative_image"))
+    foil: str = Field(validation_alias=_FOILS)
+    category: str = Field("", validation_alias=AliasChoices("category", "type"))
+    subtype: str = ""
 
 
 @final
@@ -193,6 +241,7 @@ def detect_format(path: Path, rows: Rows) -> FoilFormat:
     if not isinstance(first, dict):
         raise ValueError(f"{path} holds no entry with an image and captions")
     keys = first.keys()
+    paired = bool(keys & set(_FOILS.choices) and keys & set(_TRUE.choices))
     fits: tuple[tuple[FoilFormat, bool], ...] = (
         ("winoground", keys >= {"image_0", "caption_0"}),
         ("order", "caption_options" in keys),
@@ -200,8 +249,10 @@ def detect_format(path: Path, rows: Rows) -> FoilFormat:
         ("aro-relation", keys >= {"true_caption", "relation_name"}),
         ("aro-attribution", keys >= {"true_caption", "attributes"}),
         ("valse", "mturk" in keys),
-        ("sugarcrepe", sugarcrepe_category(path) != ""),
-        ("pairs", bool(keys & set(_FOILS.choices) and keys & set(_TRUE.choices))),
+        ("bivlc", paired and "negative_image" in keys),
+        ("sugarcrepe++", paired and "caption2" in keys),
+        ("sugarcrepe", _is_sugarcrepe(path, rows)),
+        ("pairs", paired),
     )
     for form, fit in fits:
         if fit:
@@ -213,18 +264,31 @@ def detect_format(path: Path, rows: Rows) -> FoilFormat:
     )
 
 
+_COCO = re.compile(r"(COCO_[a-z]+\d+_)?\d{12}\.jpg")  # a picture of COCO
+
+
+def _is_sugarcrepe(path: Path, rows: Rows) -> bool:
+    """Whether entries have the fields of SugarCrepe, on COCO; a file's name is its category."""
+    fields = {"filename", "caption", "negative_caption"}
+    plain = [entry for _, entry in rows if isinstance(entry, dict) and entry.keys() >= fields]
+    return len(plain) == len(rows) and _of_coco(rows) and sugarcrepe_category(path) != ""
+
+
+def _of_coco(rows: Rows) -> bool:
+    return all(_COCO.fullmatch(str(plain.get("filename"))) is not None for _, plain in rows)
+
+
 _ROWS: Mapping[FoilFormat, type[_Row]] = {
     "winoground": _WinogroundRow,
+    "bivlc": _BothWaysRow,
+    "sugarcrepe++": _TwoTrueRow,
     "vsr": _JudgedRow,
     "order": _OrderRow,
 }
 _PUBLISHED: Mapping[FoilFormat, frozenset[str]] = {
     "winoground": frozenset({"tag", "collapsed_tag"}),
+    "bivlc": frozenset({"subtype"}),
     "vsr": frozenset({"relation"}),
-}
-_OTHER_SETS = {  # by a field that nothing else has
-    "caption2": "SugarCrepe++ (two true captions of a foil)",
-    "negative_image": "BiVLC (a picture of the foil)",
 }
 _UNUSED = frozenset({"neg_image"})  # NegCLIP's: rows of other pictures of its table
 _NAMES_CAPTION = re.compile(
@@ -236,6 +300,8 @@ _ABOUT_PICTURE = re.compile(r"id|url|link|source|width|height|size|licen|credit|
 
 def is_published(form: FoilFormat, rows: Rows) -> bool:
     """Return True for a published set, not pairs or any other file of the same fields."""
+    if form in ("sugarcrepe", "sugarcrepe++"):
+        return _of_coco(rows)
     own = _PUBLISHED.get(form)
     return form != "pairs" and (own is None or any(own & plain.keys() for _, plain in rows))
 
@@ -254,11 +320,11 @@ def check_fields(path: Path, form: FoilFormat, rows: Rows) -> None:
         ValueError: they are of another set.
     """
     if more := [name for name in unread_fields(form, rows) if name not in _UNUSED]:
-        known = next((_OTHER_SETS[name] for name in more if name in _OTHER_SETS), "")
         raise ValueError(
-            f"{path} is {known or 'of a set'} that cannot be measured yet: {form} does not read "
-            f"its {' and '.join(more)}; to measure each caption against its foils alone, name it "
-            f"as pairs:{path}"
+            f"{path} is of a set that cannot be measured yet: {form} does not read its "
+            f"{' and '.join(more)}; a second true caption is called caption2 and a picture of the "
+            f"foil negative_image; to measure each caption against its foils alone, name it as "
+            f"pairs:{path}"
         )
 
 
@@ -274,6 +340,8 @@ def _unread(form: FoilFormat, plain: Mapping[str, Any]) -> Iterator[str]:
             pictures.update(_stem(str(plain[choice])) for choice in there)
     words = {word for name in read for text in _texts(plain[name]) for word in _words(text)}
     ours = {"text"} if "changed" in plain else set()  # the id of a caption, in our own files
+    if isinstance(plain.get("caption"), list) and len(plain["caption"]) > 1:
+        yield "captions after the first"
     for name in plain.keys() - read - ours:
         if _is_picture(name, plain[name], pictures) or any(
             _is_caption(name, _words(text), words) for text in _texts(plain[name])
@@ -339,6 +407,16 @@ def _entry(form: FoilFormat, path: Path, name: str, plain: Any, number: str) -> 
     if form == "vsr":
         row = _validated(_JudgedRow, path, name, plain)
         return FoilEntry(key, row.relation, (str(row.image),), (row.caption,), bool(row.label))
+    if form == "bivlc":
+        both = _validated(_BothWaysRow, path, name, plain)
+        images = (str(both.image), str(both.image_of_foil))
+        kind = "_".join(filter(None, (both.category, both.subtype)))
+        return FoilEntry(key, kind, images, (both.caption, both.foil))
+    if form == "sugarcrepe++":
+        two = _validated(_TwoTrueRow, path, name, plain)
+        kind = two.category or sugarcrepe_category(path)
+        three = (two.caption, two.caption2, two.foil)
+        return FoilEntry(key, kind, (str(two.image),), three, positives=2)
     if form == "order":
         options = _validated(_OrderRow, path, name, plain)
         return FoilEntry(key, "", (str(options.image),), tuple(options.caption_options))

@@ -38,6 +38,8 @@ from counterfoil.evaluation.foils.readers import (
 FoilTask: TypeAlias = Literal["choice", "crossed", "judged"]
 NAMES: Mapping[FoilFormat, str] = {
     "sugarcrepe": "SugarCrepe",
+    "sugarcrepe++": "SugarCrepe++",
+    "bivlc": "BiVLC",
     "aro-relation": "ARO VG-Relation",
     "aro-attribution": "ARO VG-Attribution",
     "order": "ARO order",
@@ -47,6 +49,7 @@ NAMES: Mapping[FoilFormat, str] = {
     "pairs": "pairs",
     "scenes": "foils of scenes",
 }
+CROSSED: frozenset[FoilFormat] = frozenset({"winoground", "bivlc"})  # two images, two captions
 ENDINGS = (".json", ".jsonl", ".tsv", ".csv")
 
 
@@ -58,9 +61,10 @@ class FoilItem:
     id: str  # its name in the set
     category: str  # the part of the set that it belongs to
     images: tuple[int, ...]  # row of its image, or of two
-    # rows of the true caption and then of its foils; with two images, the caption of each
+    # rows of the true captions and then of their foils; with two images, the caption of each
     texts: tuple[int, ...]
     true: bool = True  # whether a single caption is true
+    positives: int = 1  # number of true captions of one image
 
 
 @final
@@ -89,9 +93,9 @@ class FoilSet:
     @property
     def task(self) -> FoilTask:
         """Choose a caption for an image, match two pairs, or judge one caption."""
-        return (
-            "crossed" if self.form == "winoground" else "judged" if self.form == "vsr" else "choice"
-        )
+        if self.form in CROSSED:
+            return "crossed"
+        return "judged" if self.form == "vsr" else "choice"
 
     def __repr__(self) -> str:
         left = f", {sum(self.left_out.values()):,} left out" if self.left_out else ""
@@ -165,6 +169,7 @@ def build_foil_set(
 ) -> FoilSet:
     """Build a set of entries; foils that equal their caption are left out.
 
+    Not those of crossed pairs and of SugarCrepe++, whose authors count them: they are wrong.
     `left_out` counts the entries that the reader left out, by reason, and `where` is the source of
     the entries, for messages.
 
@@ -175,14 +180,15 @@ def build_foil_set(
     texts: dict[str, int] = {}
     text_to_image: dict[int, int] = {}
     items, left = [], Counter(left_out)
-    for entry in entries if form == "winoground" else _without_copies(entries, left):
+    whole = form in CROSSED or form == "sugarcrepe++"
+    for entry in entries if whole else _without_copies(entries, left):
         if not all(caption.strip() for caption in entry.captions):
             raise ValueError(f"{where}: entry {entry.id!r} has an empty caption; give it words")
         images = tuple(shots.setdefault((name, entry.box), len(shots)) for name in entry.images)
         rows = tuple(texts.setdefault(caption, len(texts)) for caption in entry.captions)
-        items.append(FoilItem(entry.id, entry.category, images, rows, entry.true))
+        items.append(FoilItem(entry.id, entry.category, images, rows, entry.true, entry.positives))
         if entry.true:
-            for image, row in zip(images, rows):
+            for image, row in zip(images * entry.positives, rows):
                 text_to_image.setdefault(row, image)
     if not items:
         raise ValueError(f"{where} holds no item with a foil; at least one is needed")
