@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from functools import cache
 from pathlib import Path
@@ -187,22 +188,119 @@ def sugarcrepe_twice(folder: Path) -> Path:
     return folder
 
 
+def both_ways_rows(picture: str, other: str) -> list[dict]:
+    """BiVLC's rows, with what the items of scenes have under these names for pictures."""
+    return [
+        {
+            "image": item[picture],
+            "caption": item["captions"][0],
+            "negative_caption": item["foil"],
+            "negative_image": item[other],
+            "type": ("replace", "swap", "add")[n % 3],
+            "subtype": ("obj", "att")[n % 2],
+        }
+        for n, item in enumerate(scene_items())
+    ]
+
+
 def both_ways(folder: Path) -> Path:
     """BiVLC's fields, with pictures as files."""
+    saved(folder, scene_items())
+    return lines(folder / "test.jsonl", both_ways_rows("name", "other_name"))
+
+
+def stored(path: Path, rows, *pictures: str) -> Path:
+    """A parquet file of the hub, which holds the pictures."""
+    import datasets
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = datasets.Dataset.from_list(rows)
+    for column in pictures:
+        table = table.cast_column(column, datasets.Image())
+    table.to_parquet(path)
+    return path
+
+
+def colour_swap(folder: Path) -> Path:
     items = scene_items()
     saved(folder, items)
     rows = [
         {
-            "image": item["name"],
-            "caption": item["captions"][0],
-            "negative_caption": item["foil"],
-            "negative_image": item["other_name"],
-            "type": ("replace", "swap", "add")[n % 3],
-            "subtype": ("obj", "att")[n % 2],
+            "id": n,
+            "caption_1": item["captions"][0],
+            "caption_2": item["foil"],
+            "image_1": f"images/{item['name']}",
+            "image_2": f"images/{item['other_name']}",
+            "image_source": "midjourney",
+            "caption_source": "human",
         }
         for n, item in enumerate(items)
     ]
-    return lines(folder / "test.jsonl", rows)
+    return dump(folder / "test.json", rows)
+
+
+def cola(folder: Path) -> Path:
+    """Its pictures are called by their addresses."""
+    items = scene_items()
+    saved(folder, items)
+    address = "https://example.org/array/data/vg_gqa_images/"
+    rows = [
+        [address + item["name"], item["captions"][0], address + item["other_name"], item["foil"]]
+        for item in items
+    ]
+    return dump(folder / "COLA_multiobjects_matching_benchmark.json", rows)
+
+
+def table(path: Path, rows) -> Path:
+    """A table that pandas wrote, with a column of numbers that has no name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["", *rows[0]])
+        writer.writeheader()
+        writer.writerows({"": n, **row} for n, row in enumerate(rows))
+    return path
+
+
+NEGATED = "This image shows no {}."
+
+
+def negbench(folder: Path) -> Path:
+    items = scene_items()
+    saved(folder, items)
+    rows = []
+    for n, item in enumerate(items):
+        captions = [item["foil"], NEGATED.format(n), NEGATED.format("dog")]
+        captions.insert(n % 4, item["captions"][0])
+        rows.append(
+            {"image_path": f"data/coco/{item['name']}"}
+            | {f"caption_{place}": caption for place, caption in enumerate(captions)}
+            | {"correct_answer": n % 4}
+            | {"correct_answer_template": ("positive", "negative", "hybrid")[n % 3]}
+        )
+    return table(folder / "COCO_val_mcq_llama3.1_rephrased.csv", rows)
+
+
+def crepe(folder: Path) -> Path:
+    items = scene_items()
+    saved(folder, items)
+    rows = [
+        {"image_id": int(item["name"][:12]), "caption": item["captions"][0]}
+        | {"x": 1, "y": 2, "width": 20, "height": 30 + n}
+        | {"valid_hard_negs_atom": str([item["foil"], "it's another"])}
+        | {"valid_hard_negs_comp": str([item["foil"]] if n else [])}
+        for n, item in enumerate(items)
+    ]
+    return table(folder / "syst_vg_hard_negs_seen_compounds_in_cc12m.csv", rows)
+
+
+def checklist(folder: Path) -> Path:
+    items = scene_items()
+    saved(folder, items)
+    rows = [
+        [f"VG_100K/{item['name']}", {"POS": item["captions"][:1], "NEG": [item["foil"]]}]
+        for item in items
+    ]
+    return dump(folder / "vg" / "color.json", rows)
 
 
 def negclip(folder: Path) -> Path:
@@ -220,6 +318,11 @@ WRITERS = {
     "sugarcrepe": sugarcrepe,
     "sugarcrepe++": sugarcrepe_twice,
     "bivlc": both_ways,
+    "colorswap": colour_swap,
+    "cola": cola,
+    "negbench": negbench,
+    "crepe": crepe,
+    "vl-checklist": checklist,
     "aro-relation": aro,
     "aro-attribution": lambda folder: aro(folder, "attribution", 26),
     "order": order,

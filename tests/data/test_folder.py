@@ -102,6 +102,54 @@ def test_text_beside_each_picture(tmp_path):
     assert set(dataset.splits) == {"train", "dev", "test"}
 
 
+def test_texts_in_a_folder_beside_that_of_the_pictures(tmp_path):
+    """Urban1k, a set to test with."""
+    for top in ("image", "caption"):
+        (tmp_path / top).mkdir()
+    for n in range(12):
+        write_picture(tmp_path / "image" / f"{n}.jpg", seed=n)
+        (tmp_path / "caption" / f"{n}.txt").write_text(f"a long caption of {n}\n")
+    (tmp_path / "README.txt").write_text("about it")
+    dataset = load_dataset(tmp_path)
+    described = [dataset.image_ids[row] for row in dataset.text_to_image.tolist()]
+    assert described == [f"image/{text.rpartition(' ')[2]}.jpg" for text in dataset.texts]
+    assert (len(dataset), set(dataset.splits)) == (12, {"test"})
+    assert [note.names for note in dataset.left_out] == [("README.txt",)]
+    (tmp_path / "image" / "0.txt").write_text("beside it")
+    assert load_dataset(tmp_path).texts == ["beside it"], "a text beside a picture comes first"
+
+
+def test_json_lines_of_docci(tmp_path):
+    rows = [
+        {"split": split, "example_id": f"{split}_0", "image_file": f"{split}.jpg"}
+        | {"description": f"a long caption of {split}"}
+        for split in ("train", "test", "qual_dev", "qual_test")
+    ]
+    for seed, row in enumerate(rows):
+        (tmp_path / "images").mkdir(exist_ok=True)
+        write_picture(tmp_path / "images" / row["image_file"], seed=seed)
+    path = tmp_path / "docci_descriptions.jsonlines"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for source in (tmp_path, path):
+        dataset = load_dataset(source)
+        assert dataset.splits == ["train", "test", "qual_dev", "qual_test"]
+        assert dataset.texts == [row["description"] for row in rows]
+        assert dataset.split("qual_test").texts == [rows[-1]["description"]]
+
+
+def test_negbench_retrieval_is_data(tmp_path):
+    (tmp_path / "val2017").mkdir()
+    lines = ["filepath,captions"]
+    for n in range(3):
+        write_picture(tmp_path / "val2017" / f"{n}.jpg", seed=n)
+        lines.append(f'images/val2017/{n}.jpg,"[\'no dog {n}\', ""it\'s {n}""]"')
+    path = tmp_path / "COCO_val_retrieval.csv"
+    path.write_text("\n".join(lines))
+    dataset = load_dataset(path, images=tmp_path / "val2017")
+    assert dataset.texts == [text for n in range(3) for text in (f"no dog {n}", f"it's {n}")]
+    assert set(dataset.splits) == {"dev"}
+
+
 def test_captions_beside_pictures_of_archives(tmp_path):
     """Texts at any depth, of other spellings; what is no caption is a counted note."""
     pictures = ("2021/05/17/a.jpg", "2021/B.JPG", "café.jpg", "c.png", "d.jpg", "e.heic")

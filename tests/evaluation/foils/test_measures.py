@@ -160,7 +160,8 @@ def test_thresholds_are_exchanged_between_halves():
 def foils(request, tmp_path):
     if request.param == "scenes":
         return open_foil_set(["scenes:images=18"])
-    return open_foil_set([str(foil_cases.WRITERS[request.param](tmp_path))])
+    source = str(foil_cases.WRITERS[request.param](tmp_path))
+    return open_foil_set([source], images=tmp_path / "images")
 
 
 def random_scores(foils) -> torch.Tensor:

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from counterfoil.evaluation.foils.files import read_rows
 from counterfoil.evaluation.foils.readers import (
     FoilEntry,
     detect_format,
     locate_images,
     parse_entries,
-    read_rows,
 )
 
 ENTRIES = [{"image": "a.jpg", "caption": "a dog"}, {"image": "b.jpg", "caption": "ein Hündchen"}]

@@ -13,7 +13,7 @@ import foil_cases
 from corpus_cases import write_picture
 from counterfoil.data.scenes import scene, scenes
 from counterfoil.data.scenes.truth import is_true
-from counterfoil.evaluation.foils.measures import evaluate_foils
+from counterfoil.evaluation.foils.measures import evaluate_foils, measure_foils
 from counterfoil.evaluation.foils.sets import open_foil_set
 
 DATA = os.environ.get("COUNTERFOIL_DATA")
@@ -28,8 +28,8 @@ def told(found, item):
 @pytest.mark.parametrize("form", foil_cases.WRITERS)
 def test_every_form_is_recognised_and_read(form, tmp_path):
     source = foil_cases.WRITERS[form](tmp_path)
-    found = open_foil_set([str(source)])
-    named = open_foil_set([f"{form}:{source}"])
+    found = open_foil_set([str(source)], images=tmp_path / "images")
+    named = open_foil_set([f"{form}:{source}"], images=tmp_path / "images")
     assert found.form == named.form == form
     assert len(found) == len(named) > 0
     assert len(set(found.dataset.texts)) == len(found.dataset.texts)
@@ -203,12 +203,8 @@ PAIRED |= {"caption_0": CAPTION, "caption_1": FOIL}
             {"filepath": "a.jpg", "title": CAPTION, "neg_caption": FOIL, "more": FOIL},
             "more",
         ),
-        # ColorSwap, NegBench, COLA, VL-CheckList: of no form
-        (
-            "train.json",
-            {"image_1": "a", "caption_1": CAPTION, "image_2": "b", "caption_2": FOIL},
-            "no form of foils",
-        ),
+        ("cola.json", ["a.jpg", CAPTION, "b.jpg"], "holds no entry"),
+        ("cola.json", ["white plate", "red", "blue", "big", "old"], "single objects of COLA"),
         (
             "mcq.csv",
             {"image_path": "a", "caption_0": CAPTION, "caption_1": FOIL},
@@ -219,8 +215,6 @@ PAIRED |= {"caption_0": CAPTION, "caption_1": FOIL}
             {"filepath": "a", "captions": f"['{CAPTION}', '{FOIL}']"},
             "no form of foils",
         ),
-        ("cola.json", ["a.jpg", CAPTION, "b.jpg", FOIL], "holds no entry"),
-        ("checklist.json", ["a.jpg", {"POS": [CAPTION], "NEG": [FOIL]}], "holds no entry"),
     ],
 )
 def test_other_sets_are_not_taken_for_these(name, row, told, tmp_path):
@@ -321,6 +315,151 @@ def test_both_ways(tmp_path):
     foil_cases.pictures(tmp_path / "images")
     mine = open_foil_set([str(foil_cases.dump(tmp_path / "mine.json", rows))])
     assert (mine.form, mine.name, mine.published) == ("bivlc", "mine", False)
+
+
+def expected_pairs() -> list:
+    """Of scenes whose foil has a picture: the two pictures, and their captions."""
+    return [
+        ([item["name"], item["other_name"]], [item["captions"][0], item["foil"]])
+        for item in foil_cases.scene_items()
+    ]
+
+
+def test_colorswap_and_cola_have_two_pictures(tmp_path):
+    found = open_foil_set([str(foil_cases.colour_swap(tmp_path / "swap"))])
+    pairs = [([Path(n).name for n in names], texts) for names, texts in all_told(found)]
+    assert pairs == expected_pairs()
+    assert (found.name, found.published, found.task) == ("ColorSwap", True, "crossed")
+    found = open_foil_set([str(foil_cases.cola(tmp_path / "cola"))])
+    assert all_told(found) == expected_pairs()
+    assert (found.name, found.published) == ("COLA", True)
+    lines = measure_foils(found, torch.zeros(4 * len(found)), resamples=1)
+    assert [line.measure for line in lines if line.own] == ["image"]
+    path = foil_cases.dump(tmp_path / "mine.json", [["x.jpg", "a dog", "y.jpg", "a cat"]])
+    with pytest.raises(ValueError, match="2 of 2 pictures of mine are not in"):
+        open_foil_set([str(path)], images=tmp_path / "cola" / "images")
+
+
+def all_told(found):
+    return [told(found, item) for item in found.items]
+
+
+def test_negbench_has_its_true_caption_anywhere(tmp_path):
+    path = foil_cases.negbench(tmp_path)
+    found = open_foil_set([str(path)])
+    for n, (item, scene_item) in enumerate(zip(found.items, foil_cases.scene_items(), strict=True)):
+        foils = [scene_item["foil"], *map(foil_cases.NEGATED.format, (n, "dog"))]
+        expected = [f"data/coco/{scene_item['name']}"], [scene_item["captions"][0], *foils]
+        assert told(found, item) == expected
+        assert item.category == ("positive", "negative", "hybrid")[n % 3]
+    assert (found.name, found.published, dict(found.left_out)) == ("NegBench", True, {})
+    lines = measure_foils(found, torch.zeros(4 * len(found)), resamples=1)
+    own = {line.of: line.chance for line in lines if line.own and line.measure == "accuracy"}
+    assert own == dict.fromkeys(("hybrid", "negative", "positive", "all items"), 25)
+    text = path.read_text()
+    path.write_text(text.replace(",0,positive", ",0.0,positive"))
+    assert all_told(open_foil_set([str(path)])) == all_told(found)
+    path.write_text(text.replace(",0,positive", ",4,positive"))
+    assert f"{path}: line 2 is no entry of negbench" in refused([str(path)])
+
+
+def test_crepe_asks_for_parts_of_pictures_by_kind_of_foils(tmp_path):
+    found = open_foil_set([str(foil_cases.crepe(tmp_path))])
+    items = foil_cases.scene_items()
+    assert len(found) == 2 * len(items) - 1
+    assert dict(found.left_out) == {"without a foil": 1}
+    first, second, third = found.items[:3]
+    rest = "seen_compounds_in_cc12m"
+    assert [i.category for i in (first, second, third)] == [
+        f"atom {rest}",
+        f"atom {rest}",
+        f"comp {rest}",
+    ]
+    number = str(int(items[1]["name"][:12]))
+    picture, captions = told(found, second)
+    assert picture == [f"{number}#1,2,20,31"]
+    assert captions == [items[1]["captions"][0], items[1]["foil"], "it's another"]
+    assert found.dataset.pictures.open(second.images[0]).size == (20, 31)
+    assert told(found, third) == (picture, captions[:2])
+
+
+def test_checklist_takes_the_first_of_each(tmp_path):
+    path = foil_cases.checklist(tmp_path)
+    rows = json.loads(path.read_text())
+    rows[0][1]["NEG"].append("another foil of three words")
+    foil_cases.dump(path, rows)
+    found = open_foil_set([str(path)], images=tmp_path / "images")
+    assert [texts for _, texts in all_told(found)] == [
+        [item["captions"][0], item["foil"]] for item in foil_cases.scene_items()
+    ]
+    assert {item.category for item in found.items} == {"vg/color"}
+    assert dict(found.left_out) == {"entries' further POS and NEG": 1}
+
+
+def test_pictures_in_parquet_files_of_the_hub(tmp_path):
+    pytest.importorskip("datasets")
+    rows = foil_cases.both_ways_rows("picture", "other")
+    rows.append(rows[0] | {"caption": "another caption of the first picture"})
+    for split, part in (("train", rows[:2]), ("test", rows)):
+        path = tmp_path / "BiVLC" / "data" / f"{split}-00000-of-00001.parquet"
+        foil_cases.stored(path, part, "image", "negative_image")
+    found = open_foil_set([str(tmp_path / "BiVLC")])  # README.md and data/ are a clone of the hub
+    assert (found.form, found.name, len(found)) == ("bivlc", "BiVLC", len(rows))
+    assert found.items[0].images == found.items[-1].images, "equal pictures are one"
+    for item, row in zip(found.items, rows):
+        assert told(found, item)[1] == [row["caption"], row["negative_caption"]]
+        for place, column in zip(item.images, ("image", "negative_image")):
+            picture = found.dataset.pictures.open(place)
+            assert picture.tobytes() == row[column].convert("RGB").tobytes()
+    alone = open_foil_set([str(tmp_path / "BiVLC" / "data" / "train-00000-of-00001.parquet")])
+    assert len(alone) == 2
+
+
+def test_a_data_set_that_was_saved(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = [
+        {"filename": item["picture"], "caption": item["captions"][0]}
+        | {"caption2": item["captions"][1], "negative_caption": item["foil"], "other": None}
+        for item in foil_cases.scene_items()
+    ]
+    table = datasets.Dataset.from_list(rows).cast_column("filename", datasets.Image())
+    table.save_to_disk(tmp_path / "saved")
+    found = open_foil_set([str(tmp_path / "saved")])
+    assert (found.form, found.published) == ("sugarcrepe++", False)
+    assert [texts for _, texts in all_told(found)] == [
+        [*item["captions"], item["foil"]] for item in foil_cases.scene_items()
+    ]
+    picture = found.dataset.pictures.open(0)
+    assert picture.tobytes() == rows[0]["filename"].convert("RGB").tobytes()
+    both = datasets.DatasetDict({"train": table, "validation": table})
+    both.save_to_disk(tmp_path / "both")
+    assert "holds the splits train, validation; name" in refused([str(tmp_path / "both")])
+
+
+def test_a_folder_of_pictures_with_its_metadata(tmp_path):
+    items = foil_cases.scene_items()
+    rows = []
+    for item, row in zip(items, foil_cases.both_ways_rows("name", "other_name")):
+        item["picture"].save(tmp_path / item["name"])
+        item["other"].save(tmp_path / item["other_name"])
+        rows.append(row | {"file_name": row["image"]})
+        rows[-1]["negative_image_file_name"] = rows[-1].pop("negative_image")
+        del rows[-1]["image"]
+    foil_cases.lines(tmp_path / "metadata.jsonl", rows)
+    found = open_foil_set([str(tmp_path)])
+    assert found.form == "bivlc"
+    assert all_told(found) == expected_pairs()
+    assert found.dataset.pictures.open(0).size == items[0]["picture"].size
+
+
+def test_splits_are_not_mixed(tmp_path):
+    path = foil_cases.colour_swap(tmp_path)
+    train = foil_cases.dump(tmp_path / "train.json", json.loads(path.read_text())[:1])
+    assert len(open_foil_set([str(tmp_path)])) == len(foil_cases.scene_items())
+    assert len(open_foil_set([str(tmp_path)], split="train")) == 1
+    assert len(open_foil_set([str(train)])) == 1
+    path.rename(tmp_path / "validation.json")
+    assert f"{tmp_path} holds the splits" in refused([str(tmp_path)])
 
 
 @pytest.mark.parametrize(

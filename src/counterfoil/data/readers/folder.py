@@ -1,7 +1,8 @@
 """Folders of pictures, with or without captions in a ``.txt`` beside each image, one a line.
 
 Or in a ``.json`` with a "caption", as img2dataset writes it for each image. A text beside no
-picture of its name is a note, which is counted and not read.
+picture of its name is a note, which is counted and not read. Or pictures in ``image/`` and their
+captions in ``caption/``, as Urban1k has them, a set to test with: all of the split "test".
 
 Images in subfolders with names of splits (``train/``, ``val/``, ``test/`` …) belong to these.
 Without such folders the splits are 80/10/10 by the hash of the id; pictures without any captions
@@ -36,7 +37,8 @@ def read_folder(source: Source) -> ImageTextDataset:
             f"{folder} holds no captions that could name pictures of {source.images}; give "
             f"{source.images} alone"
         )
-    entries = _entries(listing, texts)
+    apart = bool(texts) and texts == _texts_apart(listing)
+    entries = _entries(listing, texts, "test" if apart else "")
     return build_dataset(
         source.name or folder.resolve().name,
         entries,
@@ -61,7 +63,24 @@ def _texts(listing: FolderFiles) -> dict[str, Path]:
     beside = {name: notes[_stem(name)] for name in listing.picture_names if _stem(name) in notes}
     if any(_captions(path) for path in [*beside.values()][:_PROBES]):
         return beside | found
-    return found
+    return found or _texts_apart(listing)
+
+
+def _texts_apart(listing: FolderFiles) -> dict[str, Path]:
+    """The texts in a folder of captions for the pictures of the folder beside it, by name."""
+    texts = {
+        stem: path
+        for name, path in _by_stem(listing, ".txt").items()
+        if (stem := _within(name, "caption")) is not None
+    }
+    stems = {name: _within(_stem(name), "image") for name in listing.picture_names if texts}
+    return {name: texts[stem] for name, stem in stems.items() if stem in texts}
+
+
+def _within(name: str, folder: str) -> str | None:
+    """A name in a folder at the top that is called so, or so in the plural."""
+    top, slash, rest = name.partition("/")
+    return rest if slash and top in (folder, f"{folder}s") else None
 
 
 def _by_stem(listing: FolderFiles, ending: str) -> dict[str, Path]:
@@ -83,13 +102,13 @@ def _stem(name: str) -> str:
     return plain_name(name).casefold().rpartition(".")[0]
 
 
-def _entries(listing: FolderFiles, texts: dict[str, Path]) -> list[DatasetEntry]:
-    """Images with the captions beside them."""
+def _entries(listing: FolderFiles, texts: dict[str, Path], default: str) -> list[DatasetEntry]:
+    """Images with their captions; `default` is the split of those in no folder of a split."""
     captions = {
         name: tuple(_captions(texts[name])) for name in listing.picture_names if name in texts
     }
     # nothing is trained or measured on pictures alone
-    default = "" if any(captions.values()) else "all"
+    default = default if any(captions.values()) else "all"
     return [
         DatasetEntry(name, split_of_folder(Path(name)) or default, captions.get(name, ()))
         for name in listing.picture_names

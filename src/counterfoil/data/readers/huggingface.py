@@ -164,7 +164,7 @@ def read_huggingface(source: str, options: Source | None = None) -> ImageTextDat
     ``validation-00000-of-00001.parquet``.
     """
     name = source.rstrip("/").rpartition("/")[2].removesuffix(".parquet")
-    return read_tables(_load(source), source, options or Source(path=Path(source)), name=name)
+    return read_tables(load_tables(source), source, options or Source(path=Path(source)), name=name)
 
 
 def read_tables(
@@ -269,7 +269,12 @@ def _warn_of_shared(by_picture: Mapping[str, Mapping[str, str]], where: str) -> 
         )
 
 
-def _load(source: str) -> dict[str, Any]:
+def load_tables(source: str) -> dict[str, Any]:
+    """The data sets of a folder (``save_to_disk``), of parquet files or of the hub, by split.
+
+    Raises:
+        ValueError: it cannot be read, or `datasets` is not installed.
+    """
     needs = f'the data set {source!r} needs datasets: pip install "counterfoil[hf]"'
     datasets = optional_import("datasets", needs)
     try:
@@ -315,6 +320,20 @@ def _holding(table: Any) -> list[str]:
         if isinstance(feature, datasets.Image | dict)
         or (isinstance(feature, datasets.Value) and "binary" in feature.dtype)
     ]
+
+
+def picture_columns(table: Any) -> dict[str, Any]:
+    """The columns of a data set that hold pictures, as data sets of bytes and paths."""
+    return {
+        name: _pictures(table, name)
+        for name in _holding(table)
+        if {"bytes", "path"} <= _fields(table.features[name])
+    }
+
+
+def _fields(feature: Any) -> set[str]:
+    """What a column of pictures holds."""
+    return set(feature) if isinstance(feature, dict) else {"bytes", "path"}
 
 
 def _image_column(table: Any, source: str, chosen: str | None) -> str:

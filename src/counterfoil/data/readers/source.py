@@ -18,7 +18,9 @@ from counterfoil.data.files import OTHER, PICTURE_FOLDERS, FolderFiles, LeftOut,
 from counterfoil.data.images import ENDINGS
 
 # endings of files that may hold the captions of many pictures
-_ANNOTATIONS = (".json", ".jsonl", ".csv", ".tsv", ".txt", ".token", ".tokens", ".parquet")
+_ANNOTATIONS = (
+    ".json", ".jsonl", ".jsonlines", ".csv", ".tsv", ".txt", ".token", ".tokens", ".parquet",
+)  # fmt: skip
 # folders of captions whose pictures stand beside them
 _BESIDE = (
     "annotations", "annotation", "ann", "text", "texts", "captions", "labels", "splits", "json",

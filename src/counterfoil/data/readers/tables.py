@@ -50,6 +50,7 @@ LISTS = tuple(
     for ending in ("jsonl", "csv", "tsv", "parquet")
 )
 _SEPARATED = (".csv", ".tsv", ".txt")
+_LINES = (".jsonl", ".jsonlines")
 _LISTS_OF = ("data", "annotations", "images", "items", "samples", "rows")  # keys of JSON files
 _KEY = re.compile(r'"([^"\\]{1,40})"\s*:')
 _TECHNICAL = ("sentids",)
@@ -60,7 +61,7 @@ _Row = tuple[str, dict[str, Any]]  # where it stands, and its values
 def is_table(source: Source, file: Path) -> bool:
     """Return True for a table with a column of images and one of captions."""
     ending, given = file.suffix.lower(), file == source.path
-    if ending == ".jsonl":
+    if ending in _LINES:
         return given or file.name in LISTS or _has_columns(source, _keys(source.head(file)))
     if ending in _SEPARATED:
         known = given or (file.name in LISTS and ending != ".txt")
@@ -157,7 +158,7 @@ def _rows(source: Source, file: Path, bad: list[str]) -> Iterator[_Row]:
     ending = file.suffix.lower()
     if ending in _SEPARATED:
         yield from read_separated(source, file, bad)
-    elif ending == ".jsonl":
+    elif ending in _LINES:
         for number, line in enumerate(lines_of(read_any_text(file)), 1):
             if line.strip():
                 row = parse_json(line, f"{file}, line {number}")

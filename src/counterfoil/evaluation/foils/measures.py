@@ -551,9 +551,9 @@ def category_groups(form: FoilFormat, counts: Mapping[str, int]) -> tuple[Catego
     """Every category, all items, the mean over categories, and what the set's authors report.
 
     SugarCrepe and BiVLC: averages over the items of "replace", "swap" and "add", of BiVLC also of
-    all. SugarCrepe++: every category. ARO: the mean over
-    relations without those of `NO_ORDER`, which say nearly the same when exchanged or are rare,
-    and over pairs of attributes with at least 25 cases. VALSE: the mean over its pieces.
+    all. SugarCrepe++, CREPE and VL-CheckList: every category, NegBench also all items. ARO: the
+    mean over relations without those of `NO_ORDER`, which say nearly the same when exchanged or are
+    rare, and over pairs of attributes with at least 25 cases. VALSE: the mean over its pieces.
     Elsewhere: all items.
 
     Args:
@@ -570,12 +570,13 @@ def category_groups(form: FoilFormat, counts: Mapping[str, int]) -> tuple[Catego
     shown += sorted(name for name in counts if name and name not in shown)
     if form == "aro-attribution":
         shown = list(macro)
-    several, own = len(every) > 1, form == "sugarcrepe++"
+    several = len(every) > 1
+    own = form in _EACH_OWN
     single = tuple(CategoryGroup(name, (name,), own=own) for name in shown) if several else ()
     reported = form in _MACRO_NOUNS
     noun = _MACRO_NOUNS.get(form, "kinds")
     mean = CategoryGroup(f"mean of {len(macro)} {noun}", macro, macro=True, own=reported)
-    all_own = not reported and form != "sugarcrepe" and not (own and several)
+    all_own = not reported and form != "sugarcrepe" and not (several and form in _EACH_ALONE)
     groups = [*single, CategoryGroup("all items", every, own=all_own)]
     if macro and (several or reported):
         groups.append(mean)
@@ -589,6 +590,9 @@ def category_groups(form: FoilFormat, counts: Mapping[str, int]) -> tuple[Catego
     return tuple(groups)
 
 
+# the sets whose authors report each category, and those of them that do so alone
+_EACH_ALONE: frozenset[FoilFormat] = frozenset({"sugarcrepe++", "crepe", "vl-checklist"})
+_EACH_OWN = _EACH_ALONE | {"negbench"}
 # of the sets whose authors report the mean over categories, what these are
 _MACRO_NOUNS: Mapping[FoilFormat, str] = {
     "aro-relation": "relations",
@@ -666,7 +670,10 @@ def _item_measures(
 ) -> list[ItemMeasure]:
     if foils.task == "crossed":
         crossed = both_ways_scores if foils.form == "bivlc" else winoground_scores
-        return list(crossed(scores.view(-1, 2, 2)))
+        every = crossed(scores.view(-1, 2, 2))
+        if foils.form == "cola":  # whose authors ask for each caption's picture only
+            return [replace(measure, own=measure.name == "image") for measure in every]
+        return list(every)
     measures: list[ItemMeasure] = []
     if foils.task == "choice":
         table, positives = choice_table(foils, scores), _positives(foils)

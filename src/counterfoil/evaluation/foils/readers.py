@@ -8,6 +8,13 @@ aro-attribution   the same with "attributes": [first, second]
 order             [{"image", "caption_options": [true, foil, …]}]
 valse             {id: {"image_file", "caption", "foil", "mturk": {"caption", …}}}, one a piece
 vsr               one {"image", "caption", "label": 0 or 1, "relation"} a line
+colorswap         [{"id", "image_1", "caption_1", "image_2", "caption_2", "caption_source"}]
+cola              [[image, caption, image, caption]], the pairs of several objects
+negbench          {"image_path", "caption_0" … "caption_3", "correct_answer" (which of them),
+                  "correct_answer_template"} in a table
+crepe             {"image_id", "caption", "x", "y", "width", "height", "hard_negs"} in a table, or
+                  "valid_hard_negs_atom" and "valid_hard_negs_comp"
+vl-checklist      [[image, {"POS": [caption], "NEG": [foil]}]], one file a kind
 winoground        one {"id", "image_0", "image_1", "caption_0", "caption_1", "collapsed_tag"} a
                   line
 pairs             anything with an image, a caption and its foils: NegCLIP's table ("filepath",
@@ -20,22 +27,19 @@ refused.
 
 from __future__ import annotations
 
-import ast
-import csv
 import hashlib
-import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count, takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeAlias, TypeVar, final
 
 from PIL import Image
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from counterfoil.core.io import parse_json, read_json, read_text, read_text_lines
 from counterfoil.data.files import find_pictures, list_files
 from counterfoil.data.images import (
     DrawnPictures,
@@ -44,11 +48,17 @@ from counterfoil.data.images import (
     is_picture_name,
     open_picture,
 )
+from counterfoil.evaluation.foils.files import TRUE_CAPTIONS, Rows
 
 FoilFormat: TypeAlias = Literal[
     "sugarcrepe",
     "sugarcrepe++",
     "bivlc",
+    "colorswap",
+    "cola",
+    "negbench",
+    "crepe",
+    "vl-checklist",
     "aro-relation",
     "aro-attribution",
     "order",
@@ -59,7 +69,6 @@ FoilFormat: TypeAlias = Literal[
     "scenes",
 ]
 Box: TypeAlias = tuple[int, int, int, int]
-Rows: TypeAlias = Sequence[tuple[str, Any]]
 
 SUGARCREPE = (
     "replace_obj",
@@ -71,8 +80,6 @@ SUGARCREPE = (
     "add_att",
 )
 VALSE_ANNOTATORS = 2  # of three, who must agree that only the caption is true
-LIST_COLUMNS = frozenset({"foils", "neg_caption"})
-_TRUE_NAMES = frozenset({"caption", "true_caption", "title"})
 
 
 @final
@@ -90,80 +97,12 @@ class FoilEntry:
     box: Box | None = None  # left, top, width and height of the part of the image that is shown
 
 
-# --- rows of a file --------------------------------------------------------------------------
-
-
-def read_rows(path: Path) -> Rows:
-    """The entries of a JSON list, JSON object, JSON lines or a table, with names for messages.
-
-    Raises:
-        ValueError: the file is missing, or no JSON, JSON lines, or table.
-    """
-    if path.suffix in (".tsv", ".csv"):
-        return _table_rows(path)
-    if path.suffix == ".jsonl" or _is_lines(path):
-        return [
-            (f"line {number}", parse_json(line, f"{path}, line {number}"))
-            for number, line in enumerate(read_text_lines(path, "foils"), 1)
-            if line.strip()
-        ]
-    plain = read_json(path, "a set of foils")
-    if isinstance(plain, dict) and _TRUE_NAMES & plain.keys():
-        plain = _of_columns(path, plain)
-    if isinstance(plain, dict):
-        return [(f"entry {key!r}", entry) for key, entry in plain.items()]
-    if isinstance(plain, list):
-        return [(f"entry {n}", entry) for n, entry in enumerate(plain)]
-    raise ValueError(f"{path} holds no entries; a JSON list or object of them is needed")
-
-
-def _is_lines(path: Path) -> bool:
-    """Whether a file holds an object a line, which `datasets` and pandas also call .json."""
-    lines = [line for line in read_text_lines(path, "foils") if line.strip()][:2]
-    return len(lines) == 2 and all(line.startswith("{") and line.endswith("}") for line in lines)
-
-
-def _of_columns(path: Path, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Entries of a table that pandas wrote by columns, {"caption": {"0": …}, …}."""
-    if not all(isinstance(column, dict) for column in columns.values()):
-        raise ValueError(f"{path} is one entry; a list of entries is needed, or one a line")
-    names = dict.fromkeys(name for column in columns.values() for name in column)
-    return {
-        name: {key: column[name] for key, column in columns.items() if name in column}
-        for name in names
-    }
-
-
-def _table_rows(path: Path) -> Rows:
-    text = io.StringIO(read_text(path, "foils"), newline="")
-    rows = csv.DictReader(text, delimiter="\t" if path.suffix == ".tsv" else ",")
-    try:
-        return [(f"line {n}", _with_lists(path, n, row)) for n, row in enumerate(rows, 2)]
-    except csv.Error as error:
-        raise ValueError(f"{path} is no table: {error}, in line {rows.line_num + 1}") from None
-
-
-def _with_lists(path: Path, number: int, row: Mapping[str | None, Any]) -> dict[str, Any]:
-    """A row of a table, with lists of foils parsed."""
-    entry = {str(key): value for key, value in row.items() if value is not None}
-    for key in entry.keys() & LIST_COLUMNS:
-        if entry[key].startswith("["):
-            try:
-                entry[key] = ast.literal_eval(entry[key])
-            except (ValueError, SyntaxError, RecursionError, MemoryError):
-                shown = " ".join(entry[key].split())
-                raise ValueError(
-                    f"{path}, line {number}: {key} is no list of foils: {shown[:40]}"
-                ) from None
-    return entry
-
-
 # --- formats ---------------------------------------------------------------------------------
 
 _IMAGE = AliasChoices(
     "image", "image_path", "image_file", "filename", "file_name", "filepath", "image_id"
 )
-_TRUE = AliasChoices(*sorted(_TRUE_NAMES))  # "caption" first
+_TRUE = AliasChoices(*sorted(TRUE_CAPTIONS))  # "caption" first
 _FOILS = AliasChoices("foils", "foil", "negative_caption", "false_caption", "neg_caption")
 
 
@@ -221,11 +160,22 @@ class _JudgedRow(_Row):
 @final
 class _WinogroundRow(_Row):
     id: str | int = ""
-    image_0: str
-    image_1: str
-    caption_0: str
-    caption_1: str
+    image_0: str = Field(validation_alias=AliasChoices("image_0", "image0"))
+    image_1: str = Field(validation_alias=AliasChoices("image_1", "image1"))
+    caption_0: str = Field(validation_alias=AliasChoices("caption_0", "caption0"))
+    caption_1: str = Field(validation_alias=AliasChoices("caption_1", "caption1"))
     collapsed_tag: str = ""
+
+
+@final
+class _FromOneRow(_Row):
+    """Two pictures and two captions, counted from 1."""
+
+    id: str | int = ""
+    image_1: str = Field(validation_alias=AliasChoices("image_1", "image1"))
+    image_2: str = Field(validation_alias=AliasChoices("image_2", "image2"))
+    caption_1: str = Field(validation_alias=AliasChoices("caption_1", "caption1"))
+    caption_2: str = Field(validation_alias=AliasChoices("caption_2", "caption2"))
 
 
 _R = TypeVar("_R", bound=_Row)
@@ -238,12 +188,17 @@ def detect_format(path: Path, rows: Rows) -> FoilFormat:
         ValueError: it has none of the known formats.
     """
     first = rows[0][1] if rows else None
+    if isinstance(first, list):
+        return _format_of_lists(path, first)
     if not isinstance(first, dict):
         raise ValueError(f"{path} holds no entry with an image and captions")
     keys = first.keys()
     paired = bool(keys & set(_FOILS.choices) and keys & set(_TRUE.choices))
     fits: tuple[tuple[FoilFormat, bool], ...] = (
-        ("winoground", keys >= {"image_0", "caption_0"}),
+        ("winoground", keys >= {"image_0", "caption_0"} or keys >= {"image0", "caption0"}),
+        ("colorswap", keys >= {"image_1", "caption_1"} or keys >= {"image1", "caption1"}),
+        ("negbench", keys >= {"caption_0", "caption_1", "correct_answer"}),
+        ("crepe", keys >= _BOX and bool(keys & _HARD.keys())),
         ("order", "caption_options" in keys),
         ("vsr", keys >= {"caption", "label"}),
         ("aro-relation", keys >= {"true_caption", "relation_name"}),
@@ -264,6 +219,88 @@ def detect_format(path: Path, rows: Rows) -> FoilFormat:
     )
 
 
+def _format_of_lists(path: Path, first: list[Any]) -> FoilFormat:
+    """The format of a file whose entries are lists."""
+    match first:
+        case [str(), str(), str(), str()]:
+            return "cola"
+        case [str(), {"POS": list(), "NEG": list()}]:
+            return "vl-checklist"
+    if len(first) > 4 and all(isinstance(label, str) for label in first):
+        raise ValueError(
+            f"{path} begins with labels, as the files of single objects of COLA do, whose mean "
+            "average precision is not measured; its pairs of several objects are"
+        )
+    raise ValueError(f"{path} holds no entry with an image and captions")
+
+
+_BOX = frozenset({"x", "y", "width", "height"})  # of CREPE
+_HARD = {"hard_negs": "", "valid_hard_negs_atom": "atom ", "valid_hard_negs_comp": "comp "}
+
+
+def canonical_rows(form: FoilFormat, path: Path, rows: Rows) -> Rows:
+    """Entries of sets with fields of their own, by the fields that other sets have.
+
+    Raises:
+        ValueError: an entry is not of this format.
+    """
+    change = _CHANGES.get(form)
+    if change is None:
+        return rows
+    changed: list[tuple[str, Any]] = []
+    for name, plain in rows:
+        try:
+            changed += ((name, entry) for entry in change(path, plain))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+            raise ValueError(f"{path}: {name} is no entry of {form}") from None
+    return changed
+
+
+def _of_cola(path: Path, plain: Any) -> Iterator[dict[str, Any]]:
+    if not isinstance(plain, list):
+        raise TypeError
+    image, caption, other, foil = plain
+    names = (str(link).rpartition("/")[2] if "://" in link else link for link in (image, other))
+    yield dict(zip(("image_1", "image_2"), names)) | {"caption_1": caption, "caption_2": foil}
+
+
+def _of_negbench(path: Path, plain: Any) -> Iterator[dict[str, Any]]:
+    numbered = (plain.get(f"caption_{place}") for place in count())
+    captions = list(takewhile(bool, numbered))
+    true = float(plain["correct_answer"])  # pandas writes 2.0 where a column has gaps
+    place = [float(place) for place in range(len(captions))].index(true)
+    images = {str(key): plain[key] for key in _IMAGE.choices if key in plain}
+    foils = captions[:place] + captions[place + 1 :]
+    kind = plain.get("correct_answer_template") or ""
+    yield {**images, "caption": captions[place], "foils": foils, "category": kind}
+
+
+def _of_crepe(path: Path, plain: Any) -> Iterator[dict[str, Any]]:
+    box = {f"bbox_{side[0]}": float(plain[side]) for side in _BOX}
+    rest = path.stem.rpartition("vg_hard_negs_")[2]
+    for column, kind in _HARD.items():
+        if column in plain:
+            entry = {"image": plain["image_id"], "caption": plain["caption"], **box}
+            yield {**entry, "foils": plain[column], "category": f"{kind}{rest}"}
+
+
+def _of_checklist(path: Path, plain: Any) -> Iterator[dict[str, Any]]:
+    if not isinstance(plain, list):
+        raise TypeError
+    image, texts = plain
+    true, foils = texts["POS"], texts["NEG"]
+    entry = {"image": image, "caption": true[0], "foils": foils[:1]}
+    # the authors' code reads the first of each
+    more = {_FURTHER: [*true[1:], *foils[1:]]} if len(true) + len(foils) > 2 else {}
+    yield entry | more | {"category": f"{path.parent.name}/{path.stem}"}
+
+
+_CHANGES: Mapping[FoilFormat, Callable[[Path, Any], Iterator[dict[str, Any]]]] = {
+    "cola": _of_cola,
+    "negbench": _of_negbench,
+    "crepe": _of_crepe,
+    "vl-checklist": _of_checklist,
+}
 _COCO = re.compile(r"(COCO_[a-z]+\d+_)?\d{12}\.jpg")  # a picture of COCO
 
 
@@ -280,6 +317,8 @@ def _of_coco(rows: Rows) -> bool:
 
 _ROWS: Mapping[FoilFormat, type[_Row]] = {
     "winoground": _WinogroundRow,
+    "colorswap": _FromOneRow,
+    "cola": _FromOneRow,
     "bivlc": _BothWaysRow,
     "sugarcrepe++": _TwoTrueRow,
     "vsr": _JudgedRow,
@@ -288,9 +327,13 @@ _ROWS: Mapping[FoilFormat, type[_Row]] = {
 _PUBLISHED: Mapping[FoilFormat, frozenset[str]] = {
     "winoground": frozenset({"tag", "collapsed_tag"}),
     "bivlc": frozenset({"subtype"}),
+    "colorswap": frozenset({"caption_source"}),
+    "negbench": frozenset({"correct_answer_template"}),
     "vsr": frozenset({"relation"}),
 }
-_UNUSED = frozenset({"neg_image"})  # NegCLIP's: rows of other pictures of its table
+_FURTHER = "further POS and NEG"  # of VL-CheckList
+# NegCLIP's rows of other pictures of its table, and what the authors' code leaves out too
+_UNUSED = frozenset({"neg_image", _FURTHER})
 _NAMES_CAPTION = re.compile(
     r"(?<![a-z])(caption|text|sentence|title|foil|neg|pos|distractor|paraphrase|option|hypothes)"
 )
@@ -302,6 +345,8 @@ def is_published(form: FoilFormat, rows: Rows) -> bool:
     """Return True for a published set, not pairs or any other file of the same fields."""
     if form in ("sugarcrepe", "sugarcrepe++"):
         return _of_coco(rows)
+    if form == "cola":  # on pictures of Visual Genome, which have numbers
+        return all(_is_number(plain[0]) and _is_number(plain[2]) for _, plain in rows)
     own = _PUBLISHED.get(form)
     return form != "pairs" and (own is None or any(own & plain.keys() for _, plain in rows))
 
@@ -404,6 +449,11 @@ def _entry(form: FoilFormat, path: Path, name: str, plain: Any, number: str) -> 
         pair = _validated(_WinogroundRow, path, name, plain)
         images, captions = (pair.image_0, pair.image_1), (pair.caption_0, pair.caption_1)
         return FoilEntry(str(pair.id or key), pair.collapsed_tag, images, captions)
+    if form in ("colorswap", "cola"):
+        from_one = _validated(_FromOneRow, path, name, plain)
+        images = (from_one.image_1, from_one.image_2)
+        captions = (from_one.caption_1, from_one.caption_2)
+        return FoilEntry(str(from_one.id) or key, "", images, captions)
     if form == "vsr":
         row = _validated(_JudgedRow, path, name, plain)
         return FoilEntry(key, row.relation, (str(row.image),), (row.caption,), bool(row.label))
@@ -437,7 +487,7 @@ def _choice_entry(form: FoilFormat, path: Path, row: _ChoiceRow, key: str) -> Fo
             return f"on whose caption fewer than {VALSE_ANNOTATORS} annotators agreed"
     if form == "aro-attribution":
         category = "_".join(row.attributes)
-    if form.startswith("aro-") and row.bbox_w > 0 and row.bbox_h > 0:
+    if (form.startswith("aro-") or form == "crepe") and row.bbox_w > 0 and row.bbox_h > 0:
         box = (int(row.bbox_x), int(row.bbox_y), int(row.bbox_w), int(row.bbox_h))
     return FoilEntry(key, category, (str(row.image),), (*captions, *foils), box=box)
 

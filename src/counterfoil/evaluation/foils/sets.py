@@ -18,20 +18,27 @@ import torch
 from counterfoil.core.config import unknown_name
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import features_of
+from counterfoil.data.images import Pictures
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.scenes import graphs
 from counterfoil.data.scenes.truth import foils as scene_foils
+from counterfoil.evaluation.foils.files import (
+    Rows,
+    StoredPictures,
+    foil_files,
+    read_rows,
+    read_stored,
+)
 from counterfoil.evaluation.foils.readers import (
     Box,
     FoilEntry,
     FoilFormat,
-    Rows,
+    canonical_rows,
     check_fields,
     detect_format,
     is_published,
     locate_images,
     parse_entries,
-    read_rows,
     unread_fields,
 )
 
@@ -40,6 +47,11 @@ NAMES: Mapping[FoilFormat, str] = {
     "sugarcrepe": "SugarCrepe",
     "sugarcrepe++": "SugarCrepe++",
     "bivlc": "BiVLC",
+    "colorswap": "ColorSwap",
+    "cola": "COLA",
+    "negbench": "NegBench",
+    "crepe": "CREPE",
+    "vl-checklist": "VL-CheckList",
     "aro-relation": "ARO VG-Relation",
     "aro-attribution": "ARO VG-Attribution",
     "order": "ARO order",
@@ -49,8 +61,8 @@ NAMES: Mapping[FoilFormat, str] = {
     "pairs": "pairs",
     "scenes": "foils of scenes",
 }
-CROSSED: frozenset[FoilFormat] = frozenset({"winoground", "bivlc"})  # two images, two captions
-ENDINGS = (".json", ".jsonl", ".tsv", ".csv")
+# two images, two captions
+CROSSED: frozenset[FoilFormat] = frozenset({"winoground", "bivlc", "colorswap", "cola"})
 
 
 @final
@@ -123,7 +135,7 @@ def open_foil_set(
             detected; "scenes" or "scenes:images=300,seed=2" makes foils of rendered scenes.
         images: folder of the images; by default a folder ``images`` beside the file.
         features: stored features of the images, by their names.
-        split: split of the scenes.
+        split: split of the scenes, or of a data set whose files are named after splits.
         seed: random seed of foils of scenes.
 
     Raises:
@@ -135,21 +147,38 @@ def open_foil_set(
         foils = scenes_foil_set(sources[0], split, seed)
         return foils if features is None else _with_features(foils, features)
     form, rest = _split_format(sources[0])
-    files = _foil_files([rest, *sources[1:]])
-    contents = [(path, read_rows(path)) for path in files]
+    files, stored = foil_files([rest, *sources[1:]], split), StoredPictures()
+    contents = [
+        (
+            path,
+            read_stored(path, split, stored)
+            if path.is_dir() or path.suffix == ".parquet"
+            else read_rows(path),
+        )
+        for path in files
+    ]
     form, entries, left_out = _parse_files(form, contents)
     published = all(is_published(form, rows) for _, rows in contents)
-    beside = files[0].parent / "images"
     foils = build_foil_set(
         form,
         entries,
         left_out,
         ", ".join(map(str, files)),
         name=NAMES[form] if published else Path(rest).stem,
-        folder=images or (beside if beside.is_dir() else None),
+        folder=images or _pictures_beside(files[0], contents[0][1]),
+        stored=stored,
     )
     foils = replace(foils, published=published)
     return foils if features is None else _with_features(foils, features)
+
+
+def _pictures_beside(file: Path, rows: Rows) -> Path | None:
+    """The folder of the pictures, if it is ``images`` beside a file or that of its metadata."""
+    beside = file.parent / "images"
+    if beside.is_dir():
+        return beside
+    here = file.stem == "metadata" and any("file_name" in plain for _, plain in rows)
+    return file.parent if here else None
 
 
 def is_scenes(source: str) -> bool:
@@ -165,6 +194,7 @@ def build_foil_set(
     *,
     name: str,
     folder: Path | None = None,
+    stored: StoredPictures | None = None,
     seed: int | None = None,
 ) -> FoilSet:
     """Build a set of entries; foils that equal their caption are left out.
@@ -199,9 +229,22 @@ def build_foil_set(
         texts=list(texts),
         text_to_image=torch.tensor([text_to_image.get(row, -1) for row in range(len(texts))]),
         splits=[""] * len(shots),
-        pictures=None if folder is None else locate_images(list(shots), folder, name),
+        pictures=_pictures(list(shots), folder, stored, name),
     )
     return FoilSet(form, name, dataset, tuple(items), +left, seed)
+
+
+def _pictures(
+    shots: Sequence[tuple[str, Box | None]],
+    folder: Path | None,
+    stored: StoredPictures | None,
+    of: str,
+) -> Pictures | None:
+    if stored is not None and stored.places:
+        if not all(name in stored.places and box is None for name, box in shots):
+            raise ValueError(f"{of} has pictures in its files, and not all of them whole")
+        return stored.of([name for name, _ in shots], of)
+    return None if folder is None else locate_images(shots, folder, of)
 
 
 def _without_copies(entries: Iterable[FoilEntry], left_out: Counter[str]) -> Iterator[FoilEntry]:
@@ -235,7 +278,8 @@ def _parse_files(
         )
     form = forms.pop()
     entries, left_out = list[FoilEntry](), Counter[str]()
-    for path, rows in contents:
+    for path, raw in contents:
+        rows = canonical_rows(form, path, raw)
         if named != "pairs":
             check_fields(path, form, rows)
         parsed, others = parse_entries(form, path, rows)
@@ -260,23 +304,6 @@ def _split_format(source: str) -> tuple[FoilFormat | None, str]:
     if form is None:
         raise ValueError(unknown_name(before, list(get_args(FoilFormat)), "a form of foils"))
     return form, rest
-
-
-def _foil_files(sources: Sequence[str]) -> list[Path]:
-    files: list[Path] = []
-    for path in map(Path, sources):
-        if not path.exists():
-            raise ValueError(
-                f"{path} does not exist; give a file of foils, a folder of them, or scenes"
-            )
-        if not path.is_dir():
-            files.append(path)
-            continue
-        inside = sorted(file for file in path.iterdir() if file.suffix in ENDINGS)
-        if not inside:
-            raise ValueError(f"{path} holds no file of foils, {', '.join(ENDINGS)}")
-        files += inside
-    return files
 
 
 # --- scenes ----------------------------------------------------------------------------------
