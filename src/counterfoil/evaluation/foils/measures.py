@@ -683,7 +683,8 @@ def _item_measures(
         if cosines is not None:
             measures.append(alike_accuracy(cosines))
         if table.shape[1] > 2:
-            measures.append(replace(pairwise_accuracy(table, positives), own=not twice))
+            pairwise = pairwise_accuracy(table, positives)  # which no set's authors report
+            measures.append(replace(pairwise, own=foils.form == "pairs"))
     if judged is not None and (level := threshold_accuracy(judged, half, len(foils))):
         measures.append(level)
     return measures
