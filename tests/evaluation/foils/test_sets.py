@@ -412,8 +412,13 @@ def test_pictures_in_parquet_files_of_the_hub(tmp_path):
         for place, column in zip(item.images, ("image", "negative_image")):
             picture = found.dataset.pictures.open(place)
             assert picture.tobytes() == row[column].convert("RGB").tobytes()
-    alone = open_foil_set([str(tmp_path / "BiVLC" / "data" / "train-00000-of-00001.parquet")])
+    files = [str(file) for file in sorted((tmp_path / "BiVLC" / "data").iterdir())]
+    alone = open_foil_set(files[1:])
     assert len(alone) == 2
+    both = open_foil_set(files)  # which are named
+    assert len(both) == len(rows) + 2
+    assert len(both.dataset) == len(found.dataset), "equal pictures are one in all files"
+    assert "holds its pictures; leave out" in refused(files, images=tmp_path)
 
 
 def test_a_data_set_that_was_saved(tmp_path):

@@ -31,6 +31,19 @@ class StoredPictures:
 
     tables: dict[str, Any] = field(default_factory=dict)  # a data set of one column each
     places: dict[str, tuple[str, int]] = field(default_factory=dict)  # table and row, by name
+    names: dict[str, str] = field(default_factory=dict)  # by a digest of the picture
+
+    def name(self, cell: Mapping[str, Any] | None, table: str, row: int) -> str | None:
+        """The name of a picture: its file's, unless another picture has it; None for no picture."""
+        if cell is None:
+            return None
+        content, path = cell["bytes"], cell["path"] or ""
+        digest = hashlib.sha256(content if content is not None else path.encode()).hexdigest()
+        if digest not in self.names:
+            name = Path(path).name or f"{row}-{digest[:12]}"
+            self.names[digest] = f"{name}-{digest[:12]}" if name in self.places else name
+            self.places[self.names[digest]] = (table, row)
+        return self.names[digest]
 
     def of(self, names: Sequence[str], where: str) -> Pictures:
         """The pictures of these names."""
@@ -99,37 +112,15 @@ def read_stored(path: Path, split: str, pictures: StoredPictures) -> Rows:
         raise ValueError(f"{path} holds the splits {', '.join(tables)}; name the file of one")
     table = tables[split] if split in tables else next(iter(tables.values()))
     named: dict[str, list[str | None]] = {}
-    known: dict[str, str] = {}  # names by digest
     for column, cells in picture_columns(table).items():
         key = f"{path} {column}"
         pictures.tables[key] = cells
-        named[column] = [
-            _name_picture(cell[column], (key, row), known, pictures.places)
-            for row, cell in enumerate(cells)
-        ]
+        named[column] = [pictures.name(cell[column], key, row) for row, cell in enumerate(cells)]
     rows = []
     for place, row in enumerate(table.remove_columns(list(named))):
         whole = {**row, **{column: names[place] for column, names in named.items()}}
         rows.append((f"row {place}", {k: v for k, v in whole.items() if v is not None}))
     return _named(rows)
-
-
-def _name_picture(
-    cell: Mapping[str, Any] | None,
-    place: tuple[str, int],
-    known: dict[str, str],
-    places: dict[str, tuple[str, int]],
-) -> str | None:
-    """The name of a stored picture: its file's, unless another picture has it."""
-    if cell is None:
-        return None
-    content, path = cell["bytes"], cell["path"] or ""
-    digest = hashlib.sha256(content if content is not None else path.encode()).hexdigest()
-    if digest not in known:
-        name = Path(path).name or f"{place[1]}-{digest[:12]}"
-        known[digest] = f"{name}-{digest[:12]}" if name in places else name
-        places[known[digest]] = place
-    return known[digest]
 
 
 def read_rows(path: Path) -> Rows:

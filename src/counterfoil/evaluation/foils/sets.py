@@ -157,6 +157,8 @@ def open_foil_set(
         )
         for path in files
     ]
+    if images is not None and stored.places:
+        raise ValueError(f"{rest} holds its pictures; leave out their folder, {images}")
     form, entries, left_out = _parse_files(form, contents)
     published = all(is_published(form, rows) for _, rows in contents)
     foils = build_foil_set(
