@@ -1,7 +1,8 @@
 """``python -m benchmarks.truths bed | world | run | table``: negatives, by several truths.
 
 ``--table cost`` runs and shows another table on the same bed: equal cost at four sizes of batch;
-``--table exact`` one on a bed of scenes: lists of negatives where every true pair is known;
+``--table exact`` one on a bed of scenes: lists of negatives where every true pair is known, and
+``--table towers`` the same with towers that are trained;
 ``--table methods`` one of options of losses, draws and filters that came later.
 
 ``run`` explores every arm's grid on seeds 0 and 1, chooses its point by RSum on dev, writes the
@@ -15,6 +16,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,15 +28,21 @@ from benchmarks.truths.bed import Bed, write_bed
 from benchmarks.truths.ledger import read_ledger, todo, write_line
 from benchmarks.truths.page import write_pages
 from benchmarks.truths.table import CONTRASTS, SEEDS, summary, table
-from benchmarks.truths.world import World, write_world
+from benchmarks.truths.world import write_world
 from counterfoil.data.readers import load_dataset
 
 CONFIRMING = SEEDS
 PAGES = {
     "truths": (summary, table, write_pages),
     "cost": (cost_page.summary, cost_page.table, cost_page.write_pages),
-    "exact": (exact_page.summary, exact_page.table, exact_page.write_pages),
     "methods": (methods_page.summary, methods_page.table, methods_page.write_pages),
+} | {
+    name: (
+        partial(exact_page.summary, study),
+        exact_page.table,
+        partial(exact_page.write_pages, study),
+    )
+    for name, study in exact.STUDIES.items()
 }
 STOPPED = 3  # exit code of a run that goes on when it is called again
 
@@ -69,12 +77,15 @@ def _run(given: argparse.Namespace) -> bool:
     """
     if given.arm and given.table != "truths":
         raise ValueError("--arm is for --table truths: arms of the others share their models")
-    if given.table == "exact":
+    if study := exact.STUDIES.get(given.table):
         if given.judgements is not None:
-            raise ValueError("--table exact reads no judgements: every pair of scenes is known")
-        claims = [claim.to_dict() for claim in exact_page.CLAIMS]
-        world, minutes = World(given.bed), given.minutes
-        return exact.run(world, given.folder, claims, minutes, explored=given.explored)
+            raise ValueError(
+                f"--table {given.table} reads no judgements: every pair of scenes is known"
+            )
+        claims = [claim.to_dict() for claim in exact_page.CLAIMS[study.name]]
+        return exact.run(
+            study, given.bed, given.folder, claims, given.minutes, explored=given.explored
+        )
     if given.judgements is None:
         raise ValueError(f"--table {given.table} needs --judgements, as flickr8k/annotations/")
     bed = Bed(given.bed, given.judgements)
@@ -102,7 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     world.add_argument("data", help="as scenes:images=6000,dev=1000,test=1000,features=regions")
     world.add_argument("--output", type=Path, required=True, help="folder to write")
     go = verbs.add_parser("run", help="explore, declare, confirm")
-    go.add_argument("bed", type=Path, help="as `bed` wrote it, or `world` for --table exact")
+    go.add_argument(
+        "bed", type=Path, help="as `bed` wrote it, or `world` for --table exact, towers"
+    )
     go.add_argument("--judgements", type=Path, help="as flickr8k/annotations/")
     go.add_argument("--folder", type=Path, required=True, help="of the ledger")
     go.add_argument("--arm", action="append", choices=[*ARMS], help="only these; repeatable")

@@ -6,17 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol, final
+from typing import Protocol, final
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.truths.bed import Bed
-from counterfoil.core.config import config
 from counterfoil.core.types import Needs, Pairs, Role
 from counterfoil.data.batching import Batch
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.processor import ProcessorConfig
 from counterfoil.losses.aoq import AdaptiveQuintuplet
 from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss
@@ -27,7 +25,6 @@ from counterfoil.losses.ndgl import (
 )
 from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.model import Model
-from counterfoil.models.frozen import FrozenAdapters
 from counterfoil.negatives.filters import FilterConfig
 from counterfoil.negatives.mining import mine_hard_negatives
 from counterfoil.negatives.sources import NegativeSource
@@ -78,11 +75,10 @@ _USUAL = grid(rate=RATES, temperature=TEMPERATURES)
 
 
 class Trainable(Protocol):
-    """What adapters are trained on."""
+    """What models are trained on."""
 
-    @property
-    def adapters(self) -> Mapping[str, Any]:
-        """Settings of `FrozenAdapters`."""
+    def untrained(self) -> Model:
+        """A model with fresh weights from the global generator."""
 
     @property
     def data(self) -> ImageTextDataset:
@@ -107,12 +103,10 @@ def fit(
     drawn: int = 0,
     all_captions: bool = False,
 ) -> Model:
-    """Train adapters on the bed; `drawn` negatives of each anchor are encoded besides."""
+    """Train a model of the bed; `drawn` negatives of each anchor are encoded besides."""
     if start is None:
         torch.manual_seed(seed)
-        spec = config(FrozenAdapters, **bed.adapters)
-        processor = ProcessorConfig(texts="vectors", images="features").fit(bed.train)
-        start = Model(spec.build(), processor, "adapters", spec)
+        start = bed.untrained()
     plan = TrainConfig(
         epochs=epochs,
         batch=batch,

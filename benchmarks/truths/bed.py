@@ -17,13 +17,16 @@ import torch
 from torch import Tensor
 
 from benchmarks.experiments.cca import DIGITS, WIDTH, Array, _projections, _unit
+from counterfoil.core.config import config
 from counterfoil.core.io import atomic_folder, read_json, write_json, write_text
 from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.metrics import OF_ALL_POSITIVES, RECALLS, EvaluationReport, Metric
 from counterfoil.evaluation.protocols import evaluate_protocol
 from counterfoil.evaluation.truth import Truth, open_truth
 from counterfoil.model import Model
+from counterfoil.models.frozen import FrozenAdapters
 
 SPLITS = ("dev", "test")
 GUIDE = "guide.npy"  # vectors of captions by the text tower
@@ -85,7 +88,14 @@ class StoredData:
         folder: of them.
     """
 
+    adapters: ClassVar[Mapping[str, Any]]  # settings of `FrozenAdapters`
     folder: Path
+
+    def untrained(self) -> Model:
+        """Adapters, which begin as the identity; their hidden weights are random."""
+        spec = config(FrozenAdapters, **self.adapters)
+        processor = ProcessorConfig(texts="vectors", images="features").fit(self.train)
+        return Model(spec.build(), processor, "adapters", spec)
 
     @cached_property
     def data(self) -> ImageTextDataset:

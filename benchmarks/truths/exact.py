@@ -1,6 +1,7 @@
 """Lists of negatives where truth is complete: mined, exactly false at the same ranks, filtered.
 
 All lists of a seed are of one model: the first round, which is trained and mined once for all arms.
+There are two studies: of adapters on frozen vectors, and of towers that are trained.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from torch import Tensor
 
 from benchmarks.truths.arms import Cost, Point, closed_form, fit, grid
 from benchmarks.truths.ledger import todo, write_line
-from benchmarks.truths.world import World
+from benchmarks.truths.world import RegionWorld, World
 from counterfoil.core.io import read_json, write_text
+from counterfoil.losses.aoq import AdaptiveQuintuplet
 from counterfoil.losses.base import Loss
 from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss
 from counterfoil.model import Model
@@ -29,14 +31,11 @@ from counterfoil.negatives.mining import mine_hard_negatives
 from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.training.mined import Mined
 
-LISTS = (100, 20)  # mined texts of an image, images of a text
 LONGER = 4  # times as long, in which the nearest false item is looked for
 FILTERS = FilterConfig(captions=0.5)
 MINED, FALSE, FILTERED = "mined", "exactly false, same ranks", "captions=0.5 filtered"
 KINDS = (MINED, FALSE, FILTERED)
 FACTS = "lists.json"
-SEEDS = range(2, 10)  # confirm
-FIRST, SECOND, PLAIN = 1, 1, 3  # epochs: of the rounds, and of one training of equal cost
 
 
 @final
@@ -57,20 +56,51 @@ class Mining:
     facts: Mapping[str, Mapping[str, float]]
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Study:
+    """One table of lists: its bed, how its models are trained, and on which seeds.
+
+    Attributes:
+        name: of the table and its files.
+        bed: what models are trained on.
+        batch: captions of a step.
+        lists: how many texts of an image are mined, and images of a text.
+        first: epochs of the first round, which all lists come from.
+        point: of the first round.
+        arms: by name.
+        seeds: that confirm.
+    """
+
+    name: str
+    bed: type[World]
+    batch: int
+    lists: tuple[int, int]
+    first: int
+    point: Point
+    arms: Mapping[str, ExactArm]
+    seeds: range
+
+
 @lru_cache(maxsize=1)
-def first_round(world: World, seed: int) -> Mining:
+def first_round(study: Study, world: World, seed: int) -> Mining:
     """Train a first round by the usual loss and mine its model, for all arms of a seed."""
-    cost = Cost()
-    loss = InfoNCELoss(temperature=0.05, reduction="mean")
-    model = fit(world, loss, seed, cost, rate=3e-3, epochs=FIRST)
+    cost, point = Cost(), study.point
+    rate, batch = point["rate"], study.batch
+    model = fit(world, _nce(point), seed, cost, rate=rate, batch=batch, epochs=study.first)
+    most = study.lists
     long = mine_hard_negatives(
         model,
         world.train,
-        texts_per_image=LONGER * LISTS[0],
-        images_per_text=LONGER * LISTS[1],
+        texts_per_image=LONGER * most[0],
+        images_per_text=LONGER * most[1],
     ).lists
-    filtered = _left(long, _filters(world).without(long))
-    lists = {MINED: _first(long), FALSE: _same_ranks(long, world.true), FILTERED: filtered}
+    filtered = _left(long, _filters(world).without(long), most)
+    lists = {
+        MINED: _first(long, most),
+        FALSE: _same_ranks(long, world.true, most),
+        FILTERED: filtered,
+    }
     facts = {kind: facts_of(some, long, world.true) for kind, some in lists.items()}
     return Mining(model, cost, lists, facts)
 
@@ -81,7 +111,9 @@ def _filters(world: World) -> NegativeFilters:
     return NegativeFilters(FILTERS, world.train)
 
 
-def _left(long: HardNegativeLists, kept: HardNegativeLists) -> HardNegativeLists:
+def _left(
+    long: HardNegativeLists, kept: HardNegativeLists, most: tuple[int, int]
+) -> HardNegativeLists:
     """The hardest of each list that are kept, where others became -1; short where few are."""
     assert long.text_scores is not None
     assert long.image_scores is not None
@@ -92,23 +124,23 @@ def _left(long: HardNegativeLists, kept: HardNegativeLists) -> HardNegativeLists
         scored = scores.masked_fill(gone, -torch.inf)
         sides.append((rows.gather(1, order), scored.gather(1, order)))
     (texts, text_scores), (images, image_scores) = sides
-    return _first(HardNegativeLists(texts, images, text_scores, image_scores))
+    return _first(HardNegativeLists(texts, images, text_scores, image_scores), most)
 
 
-def _first(long: HardNegativeLists) -> HardNegativeLists:
+def _first(long: HardNegativeLists, most: tuple[int, int]) -> HardNegativeLists:
     """The hardest of each list."""
     assert long.text_scores is not None
     assert long.image_scores is not None
     parts = (
-        (long.texts, LISTS[0]),
-        (long.images, LISTS[1]),
-        (long.text_scores, LISTS[0]),
-        (long.image_scores, LISTS[1]),
+        (long.texts, most[0]),
+        (long.images, most[1]),
+        (long.text_scores, most[0]),
+        (long.image_scores, most[1]),
     )
-    return HardNegativeLists(*(table[:, :most].contiguous() for table, most in parts))
+    return HardNegativeLists(*(table[:, :count].contiguous() for table, count in parts))
 
 
-def _same_ranks(long: HardNegativeLists, true: Tensor) -> HardNegativeLists:
+def _same_ranks(long: HardNegativeLists, true: Tensor, most: tuple[int, int]) -> HardNegativeLists:
     """Lists in which every true item is replaced by the false one that is nearest in rank.
 
     The neighbour stands in the list already or not far behind its end, so that it may come twice:
@@ -117,11 +149,11 @@ def _same_ranks(long: HardNegativeLists, true: Tensor) -> HardNegativeLists:
     assert long.text_scores is not None
     assert long.image_scores is not None
     found = []
-    for rows, scores, table, most in (
-        (long.texts, long.text_scores, true, LISTS[0]),
-        (long.images, long.image_scores, true.T, LISTS[1]),
+    for rows, scores, table, count in (
+        (long.texts, long.text_scores, true, most[0]),
+        (long.images, long.image_scores, true.T, most[1]),
     ):
-        places = nearest_false(_is_true(rows, table), rows >= 0)[:, :most]
+        places = nearest_false(_is_true(rows, table), rows >= 0)[:, :count]
         none = places < 0
         at = places.clamp(min=0)
         found.append((rows.gather(1, at).masked_fill(none, -1), scores.gather(1, at)))
@@ -184,6 +216,10 @@ def _candidates(point: Point) -> InfoNCEWithCandidatesLoss:
     )
 
 
+def _quintuplet(point: Point) -> AdaptiveQuintuplet:
+    return AdaptiveQuintuplet(offline=point["offline"], reduction="mean")
+
+
 @final
 @dataclass(frozen=True)
 class ExactArm:
@@ -193,6 +229,7 @@ class ExactArm:
         name: in tables.
         loss: of a point.
         grid: points to try.
+        epochs: of its own round, the second where it has lists.
         kind: of the lists; None for one round of plain batches.
         drawn: pairs encoded for each anchor besides its own.
     """
@@ -200,24 +237,27 @@ class ExactArm:
     name: str
     loss: Callable[[Point], Loss]
     grid: Sequence[Point]
+    epochs: int
     kind: str | None = None
     drawn: int = 0
 
-    def train(self, world: World, point: Point, seed: int, cost: Cost) -> Model:
+    def train(self, study: Study, world: World, point: Point, seed: int, cost: Cost) -> Model:
         """Train it; `cost` grows by all that was encoded."""
-        rate = point["rate"]
+        rate, batch, epochs = point["rate"], study.batch, self.epochs
+        loss = self.loss(point)
         if self.kind is None:
-            return fit(world, self.loss(point), seed, cost, rate=rate, epochs=PLAIN)
-        mining = first_round(world, seed)
+            return fit(world, loss, seed, cost, rate=rate, batch=batch, epochs=epochs)
+        mining = first_round(study, world, seed)
         cost.steps += mining.cost.steps
         cost.pairs += mining.cost.pairs
         return fit(
             world,
-            self.loss(point),
+            loss,
             seed,
             cost,
             rate=rate,
-            epochs=SECOND,
+            batch=batch,
+            epochs=epochs,
             sources=[Mined(mining.lists[self.kind])],
             start=copy.deepcopy(mining.model),
             drawn=self.drawn,
@@ -225,18 +265,63 @@ class ExactArm:
 
 
 BASE = "InfoNCE"
+AOQ_MINED, AOQ_FALSE = "AdapOffQuin, mined", "AdapOffQuin, exactly false"
+
+
+def _by_name(*arms: ExactArm) -> Mapping[str, ExactArm]:
+    return {arm.name: arm for arm in arms}
+
+
 _GRID = grid(rate=(3e-3,), temperature=(0.05, 0.08, 0.12))
-ARMS = {
-    arm.name: arm
-    for arm in (
-        ExactArm(BASE, _nce, _GRID),
-        *(ExactArm(kind, _candidates, _GRID, kind, 1) for kind in KINDS),
-    )
-}
+ADAPTERS = Study(
+    "exact",
+    World,
+    batch=512,
+    lists=(100, 20),
+    first=1,
+    point={"rate": 3e-3, "temperature": 0.05},
+    arms=_by_name(
+        ExactArm(BASE, _nce, _GRID, 3),
+        *(ExactArm(kind, _candidates, _GRID, 1, kind, 1) for kind in KINDS),
+    ),
+    seeds=range(2, 10),
+)
+_FRESH = (
+    {"rate": 1e-2, "temperature": 0.07},
+    {"rate": 1e-2, "temperature": 0.1},
+    {"rate": 2e-2, "temperature": 0.1},
+)
+_LATER = (
+    {"rate": 1e-2, "temperature": 0.07},
+    {"rate": 1e-2, "temperature": 0.1},
+    {"rate": 5e-3, "temperature": 0.1},
+)
+_MARGINS = (
+    {"rate": 1e-2, "offline": 0.0},
+    {"rate": 5e-3, "offline": 0.0},
+    {"rate": 5e-3, "offline": 0.1},
+)
+TOWERS = Study(
+    "towers",
+    RegionWorld,
+    batch=128,
+    lists=(100, 20),
+    first=1,
+    point={"rate": 2e-2, "temperature": 0.1},
+    arms=_by_name(
+        ExactArm(BASE, _nce, _FRESH, 5),
+        *(ExactArm(kind, _candidates, _LATER, 2, kind, 1) for kind in KINDS),
+        ExactArm(AOQ_MINED, _quintuplet, _MARGINS, 1, MINED, 2),
+        ExactArm(AOQ_FALSE, _quintuplet, _MARGINS, 1, FALSE, 2),
+    ),
+    seeds=range(2, 10),
+)
+STUDIES = {study.name: study for study in (ADAPTERS, TOWERS)}
 
 
 def run(
-    world: World,
+    study: Study,
+    bed: Path,
     folder: Path,
     claims: Sequence[Mapping[str, Any]],
     minutes: float | None,
@@ -246,18 +331,22 @@ def run(
     """Train what is missing; False where the time was up, or with `explored` where it is enough."""
     end = None if minutes is None else time.monotonic() + 60 * minutes
     folder.mkdir(parents=True, exist_ok=True)
-    grids = {name: arm.grid for name, arm in ARMS.items()}
-    for phase, name, point, seed in todo(folder, grids, claims, SEEDS, explored=explored):
+    world = study.bed(bed)
+    grids = {name: arm.grid for name, arm in study.arms.items()}
+    for phase, name, point, seed in todo(folder, grids, claims, study.seeds, explored=explored):
         if end is not None and time.monotonic() > end:
             return False
         cost, start = Cost(), time.process_time()
-        arm = ARMS.get(name)
-        model = closed_form(world) if arm is None else arm.train(world, point, seed, cost)
+        arm = study.arms.get(name)
+        if arm is None:
+            model, on = closed_form(World(bed)), World(bed)
+        else:
+            model, on = arm.train(study, world, point, seed, cost), world
         seconds = time.process_time() - start
-        measured = world.measure(model) if phase == "confirm" else world.dev_rsum(model)
-        write_line(folder, world, (phase, name, point, seed), measured, cost, seconds)
+        measured = on.measure(model) if phase == "confirm" else on.dev_rsum(model)
+        write_line(folder, on, (phase, name, point, seed), measured, cost, seconds)
         if arm is not None and arm.kind is not None:
-            write_facts(folder, seed, first_round(world, seed).facts)
+            write_facts(folder, seed, first_round(study, world, seed).facts)
         print(f"{phase}: {name}, seed {seed}, {dict(point)}", flush=True)
     return not explored
 

@@ -10,13 +10,16 @@ from benchmarks.experiments.summary import svg_text
 from benchmarks.truths.arms import CCA
 from benchmarks.truths.bed import SPLITS
 from benchmarks.truths.exact import (
-    ARMS,
+    ADAPTERS,
+    AOQ_FALSE,
+    AOQ_MINED,
     BASE,
     FALSE,
     FILTERED,
     KINDS,
     MINED,
-    SEEDS,
+    TOWERS,
+    Study,
     read_facts,
 )
 from benchmarks.truths.page import Published, shortened
@@ -32,7 +35,10 @@ from benchmarks.truths.table import (
     span_text,
 )
 
-PUBLISHED = Published("exact-lists")
+PUBLISHED = {
+    ADAPTERS.name: Published("exact-lists"),
+    TOWERS.name: Published("exact-lists-towers", on="exact-lists"),
+}
 OWN, ANY, AT_R, PRECISION, MEAN = "RSum", "RSum, all true right", "mAP@R", "R-precision", "mAP"
 # the sum or the mean of both directions, by split
 COLUMNS = {
@@ -59,7 +65,7 @@ def _turned(what: str, arm: str, base: str) -> tuple[Claim, ...]:
     )
 
 
-CLAIMS = (
+_OF_LISTS = (
     *_turned("Exactly false lists instead of mined ones give a", FALSE, MINED),
     *_turned("Filtered lists instead of mined ones give a", FILTERED, MINED),
     Claim("Mined lists help InfoNCE at equal cost, by RSum.", MINED, BASE, OWN),
@@ -67,9 +73,13 @@ CLAIMS = (
     Claim("Exactly false lists help InfoNCE at equal cost, by RSum.", FALSE, BASE, OWN),
     Claim("Exactly false lists help InfoNCE at equal cost, by mAP@R.", FALSE, BASE, AT_R),
 )
+_OF_QUINTUPLETS = _turned(
+    "With AdapOffQuin, exactly false lists instead of mined ones give a", AOQ_FALSE, AOQ_MINED
+)
+CLAIMS = {ADAPTERS.name: _OF_LISTS, TOWERS.name: (*_OF_LISTS, *_OF_QUINTUPLETS)}
 
 
-def summary(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Plain:
+def summary(study: Study, folder: Path, lines: Sequence[Mapping[str, Any]]) -> Plain:
     """Means, differences from the base, verdicts and facts of the lists, JSON-ready.
 
     Raises:
@@ -82,14 +92,14 @@ def summary(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Plain:
     arms = [
         {"arm": name}
         | facts_of(known[name], points[name], None if name == CCA else points[BASE], MEASURES)
-        for name in (CCA, *ARMS)
+        for name in (CCA, *study.arms)
         if name in points
     ]
-    seeds = {str(seed) for seed in SEEDS}
+    seeds = {str(seed) for seed in study.seeds}
     lists = [facts for seed, facts in read_facts(folder).items() if seed in seeds]
     return {
         "arms": arms,
-        "claims": [_judged(claim, points) for claim in CLAIMS],
+        "claims": [_judged(claim, points, study.seeds) for claim in CLAIMS[study.name]],
         "lists": {
             kind: {
                 name: round(sum(one[kind][name] for one in lists) / len(lists), 4)
@@ -101,10 +111,10 @@ def summary(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Plain:
     }
 
 
-def _judged(claim: Claim, points: Mapping[str, Points]) -> Plain:
+def _judged(claim: Claim, points: Mapping[str, Points], seeds: range) -> Plain:
     """A declared claim with what was found."""
     shown = [f"{split} {claim.measure}" for split in SPLITS]
-    return judge(claim, points, shown, SEEDS, MEASURES)
+    return judge(claim, points, shown, seeds, MEASURES)
 
 
 def table(found: Mapping[str, Any]) -> str:
@@ -156,16 +166,19 @@ def _sentence(claim: Mapping[str, Any]) -> str:
     return f"{start} {spans}; {claim['arm']} against {claim['base']}, {claim['seeds']} seeds."
 
 
-def write_pages(docs: Path, found: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> None:
+def write_pages(
+    study: Study, docs: Path, found: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
+) -> None:
     """Write the summary, the trainings, the figure and the table of the page."""
     kept = (shortened(line, MEASURES, MEASURES) for line in lines)
-    PUBLISHED.write(docs, found, kept, table(found), figure_svg(found))
+    place = PUBLISHED[study.name]
+    place.write(docs, found, kept, table(found), figure_svg(found, place.name))
 
 
 _COLOURS = ("#4a6fa5", "#b08a4a", "#6a9a5b", "#a5574a", "#7a5ea5", "#5f6b73")
 
 
-def figure_svg(found: Mapping[str, Any]) -> str:
+def figure_svg(found: Mapping[str, Any], name: str) -> str:
     """RSum against mAP@R on dev and on test, a point for each arm, with their intervals, as SVG."""
     from matplotlib.figure import Figure
 
@@ -187,4 +200,4 @@ def figure_svg(found: Mapping[str, Any]) -> str:
     panels[0].set_ylabel(f"{AT_R}, all true pairs")
     panels[0].set_title(f"differences from {BASE}", fontsize=9, loc="left")
     panels[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
-    return svg_text(canvas, PUBLISHED.name)
+    return svg_text(canvas, name)

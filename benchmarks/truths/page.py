@@ -18,14 +18,20 @@ from counterfoil.core.io import write_text
 @final
 @dataclass(frozen=True)
 class Published:
-    """Where a run stands in the documentation, by one name for all of its files."""
+    """Where a run stands in the documentation, by one name for all of its files.
+
+    Attributes:
+        name: of the files, and in the mark above the table.
+        on: the page, where it has the name of another run.
+    """
 
     name: str
+    on: str = ""
 
     @property
     def page(self) -> Path:
         """Its text, with a place for the table."""
-        return Path(f"results/{self.name}.md")
+        return Path(f"results/{self.on or self.name}.md")
 
     @property
     def figure(self) -> Path:

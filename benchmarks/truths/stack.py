@@ -16,9 +16,7 @@ from torch import Tensor
 from torch.nn.functional import dropout, normalize
 
 from benchmarks.truths.bed import Bed
-from counterfoil.core.config import config
 from counterfoil.core.types import INFERENCE, Pairs, Role, ScoreMatrix, Scores
-from counterfoil.data.processor import ProcessorConfig
 from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.model import Model
 from counterfoil.models.frozen import FrozenAdapters
@@ -48,13 +46,6 @@ class Teaching:
     count: int
 
 
-def network(bed: Bed) -> Model:
-    """A model of the bed with fresh weights."""
-    spec = config(FrozenAdapters, width=256, hidden=256, dropout=DROPOUT)
-    processor = ProcessorConfig(texts="vectors", images="features").fit(bed.train)
-    return Model(spec.build(), processor, "adapters", spec)
-
-
 def fresh(seeds: Sequence[int]) -> Weights:
     """Weights to start from, one for each seed."""
     states = []
@@ -74,7 +65,7 @@ def models(bed: Bed, weights: Weights) -> list[Model]:
     """The models of a stack, one by one."""
     found = []
     for number in range(len(next(iter(weights.values())))):
-        model = network(bed)
+        model = bed.untrained()
         state = {name: _turned(value)[number] for name, value in weights.items()}
         model.model.load_state_dict(state)
         model.model.eval()
@@ -261,7 +252,7 @@ def _clip(gradients: Sequence[Tensor]) -> None:
 
 def _inputs(bed: Bed) -> tuple[Tensor, Tensor]:
     """(I, D) and (T, D) vectors of the training split."""
-    data = network(bed).process(bed.train)
+    data = bed.untrained().process(bed.train)
     images = data.images(torch.arange(len(bed.train))).values[:, 0].float()
     return images, data.texts(torch.arange(len(bed.train.texts))).values[:, 0].float()
 

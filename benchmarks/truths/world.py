@@ -3,7 +3,8 @@
 Pictures are the regions of scenes, seen through random features that are never trained (Rahimi
 and Recht, "Random Features for Large-Scale Kernel Machines", NIPS 2007), which tell a red circle
 beside a blue star from a blue circle beside a red star; captions are TF-IDF of words and word
-pairs. Closed-form CCA of both is the start of all arms.
+pairs. Closed-form CCA of both is the start of adapters (`World`). Towers begin at random, from the
+regions and words themselves (`RegionWorld`).
 """
 
 from __future__ import annotations
@@ -21,16 +22,23 @@ from torch import Tensor
 
 from benchmarks.experiments.cca import Array, _caption_vectors, _projections, _standardise, _unit
 from benchmarks.truths.bed import SPLITS, StoredData, _points
+from counterfoil.core.config import config, lazy
 from counterfoil.core.io import atomic_folder, write_json, write_text
 from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.processor import ProcessorConfig
+from counterfoil.data.readers import load_dataset
 from counterfoil.data.scenes import graphs
 from counterfoil.data.scenes.truth import Claims
+from counterfoil.data.scenes.world import region_features
 from counterfoil.evaluation.metrics import OF_ALL_POSITIVES
 from counterfoil.evaluation.protocols import evaluate_protocol
 from counterfoil.evaluation.truth import Side, Truth, open_truth
 from counterfoil.model import Model
+from counterfoil.models.layers.towers import GRU, MLPRegions
+from counterfoil.models.vsepp import VSEPP
 
 WIDTH = 256  # of the joint space
+TOWER, INNER, EMBEDDING = 96, 256, 64  # widths: of trained towers, inside, of a word
 RANDOM, WORDS = 800, 800  # random features of a region; reduced TF-IDF of a caption
 TRUE = "true.npy"  # which pairs of the training split are true, eight in a byte
 _ALL = ("train", *SPLITS)
@@ -96,7 +104,6 @@ def _region_features(parts: Mapping[str, ImageTextDataset]) -> dict[str, Array]:
     return found
 
 
-@final
 @dataclass(frozen=True)
 class World(StoredData):
     """The bed of scenes and its truth.
@@ -136,6 +143,39 @@ class World(StoredData):
             report = evaluate_protocol(embedded, data, truth=self.truths[split])
             found |= _points(f"{split} true", report, OF_ALL_POSITIVES)
         return found
+
+
+@final
+@dataclass(frozen=True)
+class RegionWorld(World):
+    """The same scenes as regions and words, on which both towers are trained."""
+
+    @cached_property
+    def data(self) -> ImageTextDataset:
+        """All splits."""
+        stored = load_dataset(str(self.folder))
+        regions = region_features(graphs(stored))
+        return replace(stored, features=regions, text_features=None)
+
+    def untrained(self) -> Model:
+        """A small network over every region and a GRU over the words, both pooled to one vector."""
+        processor = ProcessorConfig(standardise=True).fit(self.train)
+        assert processor.tokenizer is not None
+        assert self.train.features is not None
+        spec = config(
+            VSEPP,
+            image=lazy(MLPRegions, features=self.train.features.width, width=TOWER, inner=INNER),
+            text=lazy(
+                GRU,
+                words=processor.tokenizer.size,
+                word_width=EMBEDDING,
+                width=TOWER,
+                bidirectional=False,
+            ),
+            image_pool="mean+max",
+            text_pool="mean+max",
+        )
+        return Model(spec.build(), processor, "towers", spec)
 
 
 def _remembered(data: ImageTextDataset) -> Truth:

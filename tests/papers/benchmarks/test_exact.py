@@ -11,7 +11,6 @@ import torch
 
 from benchmarks.truths import exact, exact_page, page, world
 from benchmarks.truths.arms import CCA, Cost
-from benchmarks.truths.exact_page import PUBLISHED
 from benchmarks.truths.ledger import chosen, read_ledger
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.scenes import graphs
@@ -19,16 +18,20 @@ from counterfoil.data.scenes.truth import is_true
 from counterfoil.evaluation.protocols import evaluate_protocol
 
 DOCS = Path(__file__).parents[3] / "docs"
+STUDIES = {name: replace(study, lists=(12, 6)) for name, study in exact.STUDIES.items()}
+STUDY = STUDIES["exact"]
+
+
+SMALL = {"WIDTH": 32, "RANDOM": 40, "WORDS": 60, "TOWER": 16, "INNER": 24, "EMBEDDING": 8}
 
 
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory):
     """A small world, with narrow vectors and lists."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("WIDTH", 32), ("RANDOM", 40), ("WORDS", 60)):
+        for name, value in SMALL.items():
             patch.setattr(world, name, value)
         patch.setattr(world.World, "adapters", {"width": 32, "hidden": 16, "dropout": 0.1})
-        patch.setattr(exact, "LISTS", (12, 6))
         folder = tmp_path_factory.mktemp("world") / "made"
         data = load_dataset("scenes:images=330,dev=40,test=40,features=regions")
         world.write_world(data, folder)
@@ -59,7 +62,7 @@ def test_the_nearest_false_item():
 
 
 def test_lists_of_equal_ranks(bed):
-    mining = exact.first_round(bed, 5)
+    mining = exact.first_round(STUDY, bed, 5)
     mined, false = mining.lists[exact.MINED], mining.lists[exact.FALSE]
     owner = bed.train.text_to_image
     for rows, others, true in (
@@ -81,25 +84,49 @@ def test_lists_of_equal_ranks(bed):
     assert facts[exact.FILTERED]["texts true"] < facts[exact.MINED]["texts true"]
 
 
-@pytest.mark.parametrize("name", exact.ARMS)
-def test_an_arm(bed, name):
-    arm, cost = exact.ARMS[name], Cost()
-    model = arm.train(bed, arm.grid[1], 5, cost)
-    assert len(arm.grid) == len(exact.ARMS[exact.BASE].grid)
-    rounds = exact.PLAIN if arm.kind is None else exact.FIRST + exact.SECOND * (1 + arm.drawn)
-    assert cost.pairs == 1250 * rounds
-    assert cost.steps == 3 * (exact.PLAIN if arm.kind is None else exact.FIRST + exact.SECOND)
-    again = exact.first_round(bed, 5).model.embed(bed.splits["dev"])
-    assert (model.embed(bed.splits["dev"]).images.tokens != again.images.tokens).any()
+@pytest.fixture(scope="module")
+def regions(bed):
+    """The same world for towers."""
+    return world.RegionWorld(bed.folder)
 
 
-def test_mined_lists_cost_as_much_as_plain_batches():
-    cost = {arm.name: exact.FIRST + exact.SECOND * (1 + arm.drawn) for arm in exact.ARMS.values()}
-    assert {cost[kind] for kind in exact.KINDS} == {exact.PLAIN}
+def test_regions_and_words_of_the_same_scenes(bed, regions):
+    scenes = load_dataset("scenes:images=330,dev=40,test=40,features=regions")
+    for split in ("train", "dev", "test"):
+        stored, own, plain = scenes.split(split), regions.data.split(split), bed.data.split(split)
+        assert own.image_ids == stored.image_ids == plain.image_ids
+        assert [*own.texts] == [" ".join(text.split()) for text in stored.texts]
+        rows = torch.arange(len(own))
+        found, expected = own.features.take(rows), stored.features.take(rows)
+        assert torch.equal(found.mask, expected.mask)
+        assert torch.equal(found.values, expected.values)
+    assert regions.data.text_features is None
+    assert torch.equal(regions.true, bed.true)
+
+
+@pytest.mark.parametrize(("study", "name"), [(s, n) for s in STUDIES for n in STUDIES[s].arms])
+def test_an_arm(bed, regions, study, name):
+    study = STUDIES[study]
+    on = regions if study.bed is world.RegionWorld else bed
+    arm, cost = study.arms[name], Cost()
+    model = arm.train(study, on, arm.grid[1], 5, cost)
+    assert len(arm.grid) == len(study.arms[exact.BASE].grid)
+    first = 0 if arm.kind is None else study.first
+    assert cost.pairs == 1250 * (first + arm.epochs * (1 + arm.drawn))
+    assert cost.steps == -(-1250 // study.batch) * (first + arm.epochs)
+    again = exact.first_round(study, on, 5).model.embed(on.splits["dev"])
+    assert (model.embed(on.splits["dev"]).images.tokens != again.images.tokens).any()
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_mined_lists_cost_as_much_as_plain_batches(study):
+    arms = study.arms
+    cost = {kind: study.first + arms[kind].epochs * (1 + arms[kind].drawn) for kind in exact.KINDS}
+    assert {*cost.values()} == {arms[exact.BASE].epochs}
 
 
 def test_measured_by_both_truths(bed):
-    model = exact.first_round(bed, 5).model
+    model = exact.first_round(STUDY, bed, 5).model
     points = bed.measure(model)
     report = evaluate_protocol([model.embed(bed.splits["test"])], bed.splits["test"])
     sums = [points[f"test {side} RSum"] for side in ("i2t", "t2i")]
@@ -112,38 +139,37 @@ def test_measured_by_both_truths(bed):
         assert points[f"dev true {side} mAP@R"][:, 1].sum() > 0
 
 
-def test_explored_declared_confirmed(bed, tmp_path, monkeypatch):
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_explored_declared_confirmed(bed, tmp_path, study):
     few = {
-        name: replace(exact.ARMS[name], grid=exact.ARMS[name].grid[:2])
+        name: replace(study.arms[name], grid=study.arms[name].grid[:2])
         for name in (exact.BASE, exact.FALSE)
     }
-    monkeypatch.setattr(exact, "ARMS", few)
-    monkeypatch.setattr(exact, "SEEDS", range(2, 4))
+    study = replace(study, arms=few, seeds=range(2, 4))
+    published = exact_page.PUBLISHED[study.name]
     claims = [{"claim": "one"}]
-    assert not exact.run(bed, tmp_path, claims, None, explored=True)
+    assert not exact.run(study, bed.folder, tmp_path, claims, None, explored=True)
     assert [line["phase"] for line in read_ledger(tmp_path)] == ["explore"] * 8
     assert not (tmp_path / "declared.json").exists()
-    assert exact.run(bed, tmp_path, claims, None, explored=False)
+    assert exact.run(study, bed.folder, tmp_path, claims, None, explored=False)
     lines = read_ledger(tmp_path)
     assert [line["arm"] for line in lines[8:]] == [CCA, *few, *few]
     points = json.loads((tmp_path / "declared.json").read_text())["points"]
     assert all(line["point"] == points[line["arm"]] for line in lines[9:])
     assert exact.read_facts(tmp_path).keys() == {"0", "1", "2", "3"}
-    monkeypatch.setattr(exact_page, "ARMS", few)
-    monkeypatch.setattr(exact_page, "SEEDS", range(2, 4))
     for name in ("results", "evidence", "images"):
         (tmp_path / name).mkdir()
-    place = tmp_path / PUBLISHED.page
-    place.write_text(f"# Lists\n\n{PUBLISHED.start}old\n{page.END}\n\nmore\n")
-    found = exact_page.summary(tmp_path, lines)
-    exact_page.write_pages(tmp_path, found, lines)
-    shown = exact_page.table(json.loads((tmp_path / PUBLISHED.summary).read_text()))
-    assert place.read_text() == f"# Lists\n\n{PUBLISHED.start}{shown}\n{page.END}\n\nmore\n"
+    place = tmp_path / published.page
+    place.write_text(f"# Lists\n\n{published.start}old\n{page.END}\n\nmore\n")
+    found = exact_page.summary(study, tmp_path, lines)
+    exact_page.write_pages(study, tmp_path, found, lines)
+    shown = exact_page.table(json.loads((tmp_path / published.summary).read_text()))
+    assert place.read_text() == f"# Lists\n\n{published.start}{shown}\n{page.END}\n\nmore\n"
     assert "**Not run yet**: Exactly false lists instead of mined ones give a lower RSum." in shown
     claim = "Exactly false lists help InfoNCE at equal cost, by mAP@R."
     (verdict,) = (line for line in shown.splitlines() if claim in line)
     assert verdict.endswith("exactly false, same ranks against InfoNCE, 2 seeds.")
-    assert exact.FALSE in (tmp_path / PUBLISHED.figure).read_text()
+    assert exact.FALSE in (tmp_path / published.figure).read_text()
 
 
 @pytest.mark.parametrize(
@@ -162,28 +188,41 @@ def test_verdicts_need_dev_and_test(spans, more, less):
 
 
 def test_claims_are_of_arms():
-    for claim in exact_page.CLAIMS:
-        assert {claim.arm, claim.base} <= {*exact.ARMS}
-        assert claim.measure in exact_page.COLUMNS
+    for study, claims in exact_page.CLAIMS.items():
+        for claim in claims:
+            assert {claim.arm, claim.base} <= {*exact.STUDIES[study].arms}
+            assert claim.measure in exact_page.COLUMNS
 
 
-def test_the_page_shows_its_ledger():
+def test_what_was_declared_is_what_was_judged():
+    """Written and kept before the confirming seeds were trained."""
+    declared = json.loads((DOCS / "evidence/exact-lists-towers.declared.json").read_text("utf-8"))
+    study = exact.TOWERS
+    assert declared["contrasts"] == [claim.to_dict() for claim in exact_page.CLAIMS[study.name]]
+    assert declared["seeds"] == [*study.seeds]
+    assert declared["points"].keys() == study.arms.keys()
+    assert all(declared["points"][name] in [*arm.grid] for name, arm in study.arms.items())
+
+
+@pytest.mark.parametrize("study", [exact.ADAPTERS], ids=lambda study: study.name)
+def test_the_page_shows_its_ledger(study):
     """The table is that of the summary, whose numbers are those of the trainings."""
-    found = json.loads((DOCS / PUBLISHED.summary).read_text("utf-8"))
-    shown = PUBLISHED.shown((DOCS / PUBLISHED.page).read_text("utf-8"))[1]
+    published = exact_page.PUBLISHED[study.name]
+    found = json.loads((DOCS / published.summary).read_text("utf-8"))
+    shown = published.shown((DOCS / published.page).read_text("utf-8"))[1]
     assert shown.strip() == exact_page.table(found)
     lines = [
-        json.loads(line) for line in (DOCS / PUBLISHED.trainings).read_text("utf-8").splitlines()
+        json.loads(line) for line in (DOCS / published.trainings).read_text("utf-8").splitlines()
     ]
     by_arm = {}
     for line in lines:
         if line["phase"] == "confirm":
             by_arm.setdefault(line["arm"], {})[line["seed"]] = line["numbers"]
-    assert by_arm.keys() == {arm["arm"] for arm in found["arms"]} == {CCA, *exact.ARMS}
+    assert by_arm.keys() == {arm["arm"] for arm in found["arms"]} == {CCA, *study.arms}
     means = {}
     for arm in found["arms"]:
         name = arm["arm"]
-        assert [*by_arm[name]] == [*exact.SEEDS][: 1 if name == CCA else None]
+        assert [*by_arm[name]] == [*study.seeds][: 1 if name == CCA else None]
         for measure, (column, weight) in exact_page.MEASURES.items():
             means[name, measure] = sum(
                 weight * numbers[column.format(side)] / len(by_arm[name])
@@ -196,7 +235,7 @@ def test_the_page_shows_its_ledger():
                 base = means[exact.BASE, measure]
                 assert change == pytest.approx(means[name, measure] - base, abs=2e-3)
                 assert low <= change <= high
-    for claim, declared in zip(found["claims"], exact_page.CLAIMS, strict=True):
+    for claim, declared in zip(found["claims"], exact_page.CLAIMS[study.name], strict=True):
         assert declared.to_dict().items() <= claim.items()
         for split, (change, low, high) in zip(("dev", "test"), claim["found"], strict=True):
             measure = f"{split} {declared.measure}"
@@ -205,6 +244,6 @@ def test_the_page_shows_its_ledger():
             assert low <= change <= high
         assert claim["state"] == declared.state(claim["found"])
     tried = [line for line in lines if line["phase"] == "explore"]
-    assert len(tried) == 2 * sum(len(arm.grid) for arm in exact.ARMS.values())
+    assert len(tried) == 2 * sum(len(arm.grid) for arm in study.arms.values())
     best = chosen(tried)
     assert {arm["arm"]: arm["point"] for arm in found["arms"][1:]} == best
