@@ -77,7 +77,7 @@ def same(one: dict[str, Any], other: dict[str, Any], atol: float) -> None:
         np.testing.assert_allclose(other["weights"][name], value, atol=atol, err_msg=name)
 
 
-@pytest.mark.parametrize("change", [{"accumulate": 2}, {"chunk": 3}], ids=str)
+@pytest.mark.parametrize("change", [{"accumulate": 2}, {"grad_cache": 3}], ids=str)
 def test_two_processes_train_as_one(tmp_path: Path, change: dict[str, Any]) -> None:
     plan = replace(PLAN, **change)
     one = train(tmp_path / "one", plan, 0.0)

@@ -151,7 +151,9 @@ def test_killed_at_many_random_points_while_it_mines_anew(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("change", [{}, {"chunk": 4}, {"accumulate": 3}, {"precision": "bf16"}])
+@pytest.mark.parametrize(
+    "change", [{}, {"grad_cache": 4}, {"accumulate": 3}, {"precision": "bf16"}]
+)
 def test_killed_at_many_random_points(tmp_path: Path, seed: int, change: Any) -> None:
     plan = replace(PLAN, seed=seed, epochs=10, **change)
     train(tmp_path / "whole", plan)

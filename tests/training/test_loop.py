@@ -72,6 +72,11 @@ def test_it_learns(tmp_path: Path) -> None:
     assert not model.training
 
 
+def test_activations_that_cannot_be_computed_again_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Global holds no model of transformers"):
+        train(tmp_path, replace(PLAN, gradient_checkpointing=True))
+
+
 def test_the_best_epoch_is_kept(tmp_path: Path) -> None:
     figures, states = iter([1.0, 3.0, 3.0, 2.0]), []
 
@@ -110,9 +115,9 @@ def test_metrics_say_what_was_done(tmp_path: Path) -> None:
     [
         {},
         {"accumulate": 2},
-        {"chunk": 3},
+        {"grad_cache": 3},
         {"average": 0.9},
-        {"precision": "bf16", "chunk": 3},
+        {"precision": "bf16", "grad_cache": 3},
         {"one_caption": True, "batch": 5, "drop_last": True},
         {
             "optimiser": OptimizerConfig(

@@ -117,8 +117,23 @@ BatchSize = Annotated[
     typer.Option(
         help="Captions in a batch of every training; default that of the "
         "recipe, 64, 128 or 512 (`--plan` shows it). `all` makes the training split one batch and "
-        "an epoch one step, for contrastive and triplet with --tune frozen. `--set *.chunk=N` "
-        "encodes N items at a time, in less memory (GradCache)."
+        "an epoch one step, for contrastive and triplet with --tune frozen."
+    ),
+]
+GradCache = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Items encoded at a time by gradient caching: batches as large as you like in the "
+        "memory of so many items, with the same gradient, for one more pass.",
+    ),
+]
+Checkpointing = Annotated[
+    bool,
+    typer.Option(
+        "--gradient-checkpointing",
+        help="Compute the activations of transformer layers again in the backward pass: less "
+        "memory, a third more time, the same gradient.",
     ),
 ]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of every training.")]
@@ -173,6 +188,8 @@ def train(
     epochs: Epochs = None,
     rate: Rate = None,
     batch_size: BatchSize = None,
+    grad_cache: GradCache = None,
+    gradient_checkpointing: Checkpointing = False,
     seed: Seed = None,
     precision: Computation = None,
     track: Track = None,
@@ -214,6 +231,8 @@ def train(
         "epochs": epochs,
         "rate": rate,
         "batch": batch,
+        "grad_cache": grad_cache,
+        "gradient_checkpointing": gradient_checkpointing or None,
         "seed": seed,
         "precision": precision,
         "track": tuple(track) if track else None,

@@ -385,7 +385,7 @@ WIDE = 512  # captions in a batch for adapters, where there are as many
 Tracker = Literal["tensorboard", "wandb"]
 _NOT_NEGATIVE = (
     "batch",
-    "chunk",
+    "grad_cache",
     "steps",
     "minutes",
     "save_minutes",
@@ -395,7 +395,8 @@ _NOT_NEGATIVE = (
     "patience",
     "least_dev",
 )
-_NO_INFLUENCE = ("minutes", "save_minutes", "ahead", "track")  # no number depends on these
+# no number depends on these
+_NO_INFLUENCE = ("minutes", "save_minutes", "ahead", "track", "gradient_checkpointing")
 
 
 @final
@@ -412,8 +413,12 @@ class TrainConfig:
         optimiser: rule, rates, clipping.
         schedule: of the learning rate.
         accumulate: batches whose gradients are averaged before one optimiser step.
-        chunk: items encoded at a time with gradient caching (GradCache), for large batches; 0
-            encodes whole batches.
+        grad_cache: items encoded at a time with gradient caching (GradCache,
+            https://arxiv.org/abs/2101.06983), for large batches in little memory: the gradient is
+            that of the whole batch, and each item is encoded twice. 0 encodes whole batches.
+        gradient_checkpointing: compute the activations of transformer layers again in the backward
+            pass instead of keeping them: less memory for every item, a third more time, the same
+            gradient. For models of transformers, sentence-transformers and open_clip.
         precision: "bf16" computes under autocast.
         average: decay of the moving average of the weights that is evaluated and kept; 0 for none.
         one_caption: draw each image once an epoch with one of its captions.
@@ -451,7 +456,8 @@ class TrainConfig:
     optimiser: OptimizerConfig = OptimizerConfig()
     schedule: LRSchedule = ConstantLR()
     accumulate: int = 1
-    chunk: int = 0
+    grad_cache: int = 0
+    gradient_checkpointing: bool = False
     precision: Precision = "fp32"
     average: float = 0.0
     one_caption: bool = False

@@ -15,10 +15,11 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from fractions import Fraction
-from typing import Generic, Protocol, Self, TypeVar, cast, final
+from functools import partial
+from typing import Any, Generic, Protocol, Self, TypeVar, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -724,7 +725,52 @@ def check_tiled(
         )
 
 
-# Pieces of a batch, encoded one after another.
+# Less memory: activations that are computed again, and pieces that are encoded one after another.
+
+
+@contextmanager
+def checkpointed(model: nn.Module) -> Iterator[None]:
+    """Let the transformers inside a model compute their activations again in the backward pass.
+
+    Chen et al., 2016 (https://arxiv.org/abs/1604.06174), as transformers and open_clip do it, layer
+    by layer and while training only.
+
+    Raises:
+        ValueError: there is none in it that can.
+    """
+    switches: list[tuple[Callable[[], object], Callable[[], object]]] = []
+    inside: set[nn.Module] = set()  # of a model that is switched as a whole
+    for part in model.modules():
+        found: Any = part
+        if part in inside:
+            continue
+        if getattr(part, "supports_gradient_checkpointing", False):
+            # transformers 5.23 gave both methods other names; the other kind of checkpoint needs
+            # inputs that have a gradient
+            ours = "activation" if hasattr(part, "activation_checkpointing_enable") else "gradient"
+            on = getattr(found, f"{ours}_checkpointing_enable")
+            off = getattr(found, f"{ours}_checkpointing_disable")
+            switches.append((partial(on, {"use_reentrant": False}), off))
+        elif hasattr(part, "set_grad_checkpointing"):
+            on = found.set_grad_checkpointing
+            switches.append((partial(on, True), partial(on, False)))
+        else:
+            continue
+        inside.update(part.modules())
+    if not switches:
+        raise ValueError(
+            f"gradient checkpointing computes the activations of transformer layers again, and "
+            f"{type(model).__name__} holds no model of transformers, sentence-transformers or "
+            "open_clip in training; leave gradient_checkpointing out, or set grad_cache to encode "
+            "that many items at a time"
+        )
+    for on, _ in switches:
+        on()
+    try:
+        yield
+    finally:
+        for _, off in switches:
+            off()
 
 
 def _pieces(batch: Batch, chunk: int) -> Iterator[Batch]:

@@ -76,6 +76,7 @@ from counterfoil.training.step import (
     TrainingStep,
     check_sources,
     check_tiled,
+    checkpointed,
     source_names,
 )
 from counterfoil.training.stopping import (
@@ -479,7 +480,7 @@ def train_network(
         sources=sources,
         seed=config.seed,
         precision=config.precision,
-        chunk=config.chunk,
+        chunk=config.grad_cache,
         tiled=not config.batch,
         pace=_warm_up_pace(config, loss, sources, len(sampler)),
     ).to(distributed.device())
@@ -500,7 +501,8 @@ def train_network(
     loop = TrainingLoop(config, step, stream, checkpoints, [*hooks, *callbacks])
     _warn_long_warmup(config, loop.total)
     _check_room(checkpoints.folder, config, step)
-    return loop.run(folder / "metrics.jsonl", resume=resume)
+    with checkpointed(network) if config.gradient_checkpointing else nullcontext():
+        return loop.run(folder / "metrics.jsonl", resume=resume)
 
 
 def _warm_up_pace(

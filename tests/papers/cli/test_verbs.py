@@ -409,7 +409,10 @@ def test_train_on_a_folder_of_photos(printed, tmp_path):
 def test_train_shows_its_plan_and_writes_nothing(printed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     knobs = ("--epochs", 3, "--precision", "bf16", "--track", "tensorboard", "--device", "cpu")
+    knobs += ("--grad-cache", 4, "--gradient-checkpointing")
     shown = printed("train", "vsepp", "--data", SCENES, *knobs, "--plan")
+    assert "grad_cache=4" in shown
+    assert "gradient_checkpointing=True" in shown
     assert "epochs=3" in shown
     assert "length: 3 epochs of 2 steps, 6 steps in all; measured on 6 images of dev" in shown
     assert "precision='bf16'" in shown

@@ -180,7 +180,7 @@ def test_dropout_in_the_graph_is_of_its_step_and_not_of_what_came_before():
 
 @pytest.mark.parametrize("chunk", [0, 3])
 def test_a_stopped_training_goes_on_as_if_it_had_not(tmp_path: Path, chunk: int):
-    plan = TrainConfig(epochs=1, batch=5, optimiser=OptimizerConfig(rate=0.02), chunk=chunk)
+    plan = TrainConfig(epochs=1, batch=5, optimiser=OptimizerConfig(rate=0.02), grad_cache=chunk)
     processor = train_cases.processor()
 
     def train(folder: str, plan: TrainConfig, **more) -> tuple[object, HREM]:

@@ -222,8 +222,10 @@ def test_half_precision_is_judged_in_full() -> None:
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"Bag cannot be pre-trained.*use UNITER"):
         pretrain(PLAN, train_cases.host("bag", LENS), PretrainTasks(), LENS, folder=tmp_path)
-    with pytest.raises(ValueError, match="chunk=4 is for losses that compare"):
-        run(tmp_path, replace(PLAN, chunk=4))
+    with pytest.raises(ValueError, match="grad_cache=4 is for losses that compare"):
+        run(tmp_path, replace(PLAN, grad_cache=4))
+    with pytest.raises(ValueError, match="gradient_checkpointing is for models of transformers"):
+        run(tmp_path, replace(PLAN, gradient_checkpointing=True))
     with pytest.raises(ValueError, match="'rsum' is not a dev figure"):
         run(tmp_path, replace(PLAN, select="rsum"))
     assert not list(tmp_path.glob("*/best*"))

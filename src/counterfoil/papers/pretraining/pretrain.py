@@ -398,10 +398,15 @@ def pretrain(
             another training.
     """
     check_trackers(plan.track)
-    if plan.chunk:
+    if plan.grad_cache:
         raise ValueError(
-            f"chunk={plan.chunk} is for losses that compare the pairs of a batch, which "
+            f"grad_cache={plan.grad_cache} is for losses that compare the pairs of a batch, which "
             "pre-training does not; set batch to fewer and accumulate to more"
+        )
+    if plan.gradient_checkpointing:
+        raise ValueError(
+            "gradient_checkpointing is for models of transformers, and pre-training makes one of "
+            "ours; leave it out, or set batch to fewer and accumulate to more"
         )
     tasks = tasks if classes is not None else tasks.without_classes()
     step = PretrainStep(model, tasks, precision=plan.precision).to(distributed.device())
