@@ -13,6 +13,9 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+import torch
+from torch import Tensor, nn
+
 from benchmarks.truths.arms import ARMS, BASE, EPOCHS, LISTS, Arm, Cost, Point, fit, grid
 from benchmarks.truths.bed import SPLITS, Bed
 from benchmarks.truths.ledger import todo, write_line
@@ -38,8 +41,29 @@ def _harder(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
     return fit(bed, loss, seed, cost, rate=point["rate"])
 
 
+class SharedTargetInfoNCE(nn.Module):
+    """InfoNCE in which the true captions of an image compete with each other, too.
+
+    The softmax is over all pairs of a row, and its target is spread over the true ones, as in
+    beta-CAL (beta-CLIP). There a row is an image as one of its captions sees it, whose target is 1
+    for that caption and beta for the others, scaled to a sum of 1. Where an image has one vector,
+    the rows of its captions have the same scores, their targets add up to 1 for each caption, and
+    beta cancels out.
+    """
+
+    def __init__(self, *, temperature: float) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, scores: Tensor, positives: Tensor, mask: Tensor) -> Tensor:
+        """Mean over the true pairs of both directions."""
+        logits = (scores / self.temperature).masked_fill(~mask & ~positives, -torch.inf)
+        sides = [logits.log_softmax(side)[positives].mean() for side in (0, 1)]
+        return -torch.stack(sides).mean()
+
+
 def _shared(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
-    loss = InfoNCELoss(temperature=point["temperature"], shared=True, reduction="mean")
+    loss = SharedTargetInfoNCE(temperature=point["temperature"])
     return fit(bed, loss, seed, cost, rate=point["rate"], batch=128, all_captions=True)
 
 

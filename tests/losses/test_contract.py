@@ -29,7 +29,6 @@ LOSSES: dict[str, Callable[[], Loss]] = {
     ),
     "HardestTripletLoss": losses.HardestTripletLoss,
     "InfoNCELoss": lambda: losses.InfoNCELoss(learnable=True),
-    "InfoNCELoss shared": lambda: losses.InfoNCELoss(shared=True),
     "InfoNCEWithCandidatesLoss": lambda: losses.InfoNCEWithCandidatesLoss(images=("hard image",)),
     "LinearRamp": lambda: losses.LinearRamp(term=losses.SumTripletLoss(), steps=9),
     "MarginDistillationLoss": losses.MarginDistillationLoss,
@@ -71,7 +70,6 @@ if PAPERS:
     }
 COSTS_WITHOUT_NEGATIVES = {
     "CircleLoss",
-    "InfoNCELoss shared",
     "MarginDistillationLoss offline",
     "SigmoidLoss",
     "UTOLoss",

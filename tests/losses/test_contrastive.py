@@ -100,9 +100,7 @@ def slow_info_nce(
     s: torch.Tensor,
     owner: list[int],
     extra: dict[tuple[int, int], float],
-    *,
-    hardness: float = 0.0,
-    shared: bool = False,
+    hardness: float,
 ) -> torch.Tensor:
     """InfoNCE at temperature 0.2 and margin 0.1, one pair after the other."""
     true = {(image, text): 1.0 for text, image in enumerate(owner)} | extra
@@ -117,25 +115,24 @@ def slow_info_nce(
         row = [(image, t) for t in range(s.shape[1])]
         column = [(i, text) for i in range(s.shape[0])]
         for others in (row, column):
-            rivals = [p for p in others if shared or p not in true or p == (image, text)]
+            rivals = [p for p in others if p not in true or p == (image, text)]
             rest = torch.stack([(logit(p) - logit((image, text))).exp() for p in rivals])
             total = total + weight * rest.sum().log() / 2
     return total
 
 
-@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("hardness", [0.0, 5.0])
-def test_hardness_and_shared_targets_equal_a_loop(hardness: float, shared: bool) -> None:
+def test_hardness_and_extra_positives_equal_a_loop(hardness: float) -> None:
     owner, extra = [0, 0, 1, 2, 3], {(0, 3): 0.25, (2, 0): 1.0, (3, 2): 0.5}
     s = drawn(3, owner, 4)[0]
     weights = torch.zeros(4, 5, dtype=torch.float64)
     for pair, weight in extra.items():
         weights[pair] = weight
     positives = torch.arange(4).unsqueeze(1) == torch.tensor(owner)
-    loss = InfoNCELoss(temperature=0.2, margin=0.1, hardness=hardness, shared=shared).double()
+    loss = InfoNCELoss(temperature=0.2, margin=0.1, hardness=hardness).double()
     loss.log_scale.data = torch.tensor(5.0, dtype=torch.float64).log()
     value = loss(s, positives, extra_positives=weights)
-    expected = slow_info_nce(s, owner, extra, hardness=hardness, shared=shared)
+    expected = slow_info_nce(s, owner, extra, hardness)
     torch.testing.assert_close(value, expected, atol=1e-12, rtol=1e-12)
     ours, theirs = (torch.autograd.grad(v, s)[0] for v in (value, expected))
     torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-12)
@@ -148,22 +145,6 @@ def test_hardness_is_a_lower_temperature_of_weights_alone() -> None:
     (pull,) = torch.autograd.grad(loss(judged(s, [0])), s)
     shares = (s[1:].detach() * 10).softmax(0)
     torch.testing.assert_close(pull[1:] / pull[1:].sum(), shares, atol=1e-6, rtol=1e-6)
-
-
-def test_shared_targets_are_those_of_beta_cal_for_any_beta() -> None:
-    """Rows of an image, one for each of its captions as the first one, sum up to the same."""
-    owner, beta = [0, 0, 0, 1, 2, 2], 0.5
-    s = drawn(2, owner, 3)[0]
-    logits, total = s / 0.2, s.new_zeros(())
-    for text, image in enumerate(owner):
-        target = torch.tensor(
-            [(1.0 if t == text else beta) * (owner[t] == image) for t in range(6)],
-            dtype=torch.float64,
-        )
-        total = total - (target / target.sum() * logits[image].log_softmax(0)).sum() / 2
-        total = total - logits[:, text].log_softmax(0)[image] / 2
-    ours = InfoNCELoss(temperature=0.2, shared=True).double()(judged(s, owner))
-    torch.testing.assert_close(ours, total, atol=1e-6, rtol=1e-6)
 
 
 def softplus(x: float) -> float:

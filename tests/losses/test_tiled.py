@@ -27,9 +27,7 @@ def embeddings(images: int, texts: int, dim: int = 5) -> tuple[Tensor, Tensor]:
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "infonce": {},
-    "infonce harder": {"hardness": 9.0},
-    "infonce shared": {"shared": True, "margin": 0.1},
-    "infonce harder, shared": {"shared": True, "hardness": 3.0},
+    "infonce harder": {"hardness": 9.0, "margin": 0.1},
 }
 
 

@@ -342,6 +342,13 @@ def test_lists_without_scores_cannot_be_drawn_by_them():
         OfflineNegativeSampler(lists=partial, relation=relation, plan=plan)
 
 
+def test_candidates_are_not_drawn_by_scores():
+    relation, offer = ragged(), CandidateConfig(texts=2, images=2, source="mined")
+    lists = scored_lists(relation, h=5, k=3)
+    with pytest.raises(ValueError, match=r"ambiguity=0\.5 draws single negatives .* with Mined"):
+        offer.draws(relation, lists, SamplingConfig(ambiguity=0.5))
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -45,17 +45,10 @@ class InfoNCELoss(Loss):
     EmbeddingGemma (https://arxiv.org/abs/2509.20354) 5 for given negatives alone, which is not
     done here. Not HCL, whose weights have the mean 1.
 
-    With `shared`, true pairs of an image compete with each other, too: the softmax is over all
-    pairs of a row, and its target is spread over the true ones by their weights, 1 for a caption
-    and its own for an extra positive. These are the targets of beta-CAL (beta-CLIP): as an image
-    has one vector here, not one for each caption, the beta of its further captions cancels out,
-    since each of them is the first one once.
-
     Args:
         temperature: scores are divided by it; with `learnable`, where it starts.
         margin: in units of a score.
         hardness: factor of a score that is added to the logit of a wrong pair; 0 for none.
-        shared: whether the true pairs of an image compete with each other.
         learnable: whether the temperature is trained.
         smallest: a trained temperature does not fall below this (CLIP: 0.01).
         reduction: see `Loss`.
@@ -78,7 +71,6 @@ class InfoNCELoss(Loss):
         temperature: float = 0.07,
         margin: float = 0.0,
         hardness: float = 0.0,
-        shared: bool = False,
         learnable: bool = False,
         smallest: float = 0.01,
         reduction: Reduction = "sum",
@@ -90,7 +82,7 @@ class InfoNCELoss(Loss):
                 f"`smallest`, which is {smallest}"
             )
         check_hardness(hardness)
-        self.margin, self.hardness, self.shared = margin, hardness, shared
+        self.margin, self.hardness = margin, hardness
         self.highest = -math.log(smallest)
         start = torch.tensor(-math.log(temperature))
         self.log_scale = nn.Parameter(start, requires_grad=learnable)
@@ -107,13 +99,8 @@ class InfoNCELoss(Loss):
         wrong = finite * scale + finite.detach() * self.hardness
         wrong = wrong.masked_fill(out, -torch.inf)
         logit = (true.score - self.margin) * scale
-        if self.shared:
-            wrong = wrong.index_put((true.image, true.text), logit)
-            texts = wrong.logsumexp(1)[true.image] - logit
-            images = wrong.logsumexp(0)[true.text] - logit
-        else:
-            texts = softplus(wrong.logsumexp(1)[true.image] - logit)
-            images = softplus(wrong.logsumexp(0)[true.text] - logit)
+        texts = softplus(wrong.logsumexp(1)[true.image] - logit)
+        images = softplus(wrong.logsumexp(0)[true.text] - logit)
         return self.reduce(((texts + images) * weight).sum() / 2, matrix)
 
     def tiled(self, vectors: VectorScores) -> Tensor:
@@ -125,7 +112,6 @@ class InfoNCELoss(Loss):
             1 / self._scale(),
             margin=self.margin,
             hardness=self.hardness,
-            shared=self.shared,
             exempt=vectors.exempt,
             equal=vectors.equal,
             weight=vectors.weight,

@@ -33,7 +33,6 @@ def tiled_info_nce(
     *,
     margin: float = 0.0,
     hardness: float = 0.0,
-    shared: bool = False,
     exempt: Pairs | None = None,
     weight: Tensor | None = None,
     equal: EqualTexts | None = None,
@@ -52,7 +51,6 @@ def tiled_info_nce(
         temperature: scores are divided by it; gradients reach a tensor.
         margin: every wrong score counts as that much higher.
         hardness: see `InfoNCELoss`.
-        shared: see `InfoNCELoss`.
         exempt: (E,) pairs that are no negatives either.
         weight: (E,) weight of each of them as a true pair; 0, or None, for none.
         equal: texts that say what a caption of an image says, which are no negatives of it either.
@@ -87,22 +85,15 @@ def tiled_info_nce(
         spared = _Spared(own, exempt, equal)
         right = _slowed(texts, share)
         wrong_texts, wrong_images = _wrong_pairs(left, right, spared, tile, hardest=False)
-    image, text = own, torch.arange(len(own), device=own.device)
-    weights = scaled.new_ones(len(own))
+
+    def costs(image: Tensor, text: Tensor) -> Tensor:
+        true = (scaled[image] * texts[text]).sum(1) - margin / temperature
+        return (softplus(wrong_texts[image] - true) + softplus(wrong_images[text] - true)) / 2
+
+    cost = costs(own, torch.arange(len(own), device=own.device)).sum()
     if exempt is not None and weight is not None:
-        extra = weight > 0
-        image = torch.cat([image, exempt.image[extra].to(image)])
-        text = torch.cat([text, exempt.text[extra].to(text)])
-        weights = torch.cat([weights, weight[extra].to(weights)])
-    logit = (scaled[image] * texts[text]).sum(1) - margin / temperature
-    costs = []
-    for wrong, row in ((wrong_texts, image), (wrong_images, text)):
-        if shared:
-            own_pairs = _logsumexp_by(row, logit, len(wrong))
-            costs.append(torch.logaddexp(wrong[row], own_pairs[row]) - logit)
-        else:
-            costs.append(softplus(wrong[row] - logit))
-    cost = ((costs[0] + costs[1]) * weights).sum() / 2
+        true = weight > 0
+        cost = cost + (costs(exempt.image[true], exempt.text[true]) * weight[true]).sum()
     return cost / len(own) if reduction == "mean" else cost
 
 
@@ -121,14 +112,6 @@ def _slowed(vectors: Tensor, share: float) -> Tensor:
         return vectors
     fixed = vectors.detach()
     return fixed + (vectors - fixed) * share
-
-
-def _logsumexp_by(row: Tensor, values: Tensor, rows: int) -> Tensor:
-    """(rows,) logsumexp of (P,) values by their row; -inf for a row without any."""
-    top = values.new_full((rows,), -torch.inf)
-    top = top.scatter_reduce(0, row, values.detach(), "amax")
-    total = values.new_zeros(rows).index_add(0, row, (values - top[row]).exp())
-    return total.log() + top.clamp(min=torch.finfo(values.dtype).min)
 
 
 def tiled_hardest_triplet(

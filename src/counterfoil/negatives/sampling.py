@@ -624,7 +624,7 @@ class ListedCandidates:
     the rules for pairs of negatives are used.
 
     Raises:
-        ValueError: lists of another data set, or too short.
+        ValueError: lists of another data set, or too short, or a plan that draws by scores.
     """
 
     def __init__(
@@ -635,6 +635,12 @@ class ListedCandidates:
         offer: CandidateConfig,
         plan: SamplingConfig | None = None,
     ) -> None:
+        if plan is not None and plan.ambiguity:
+            raise ValueError(
+                f"ambiguity={plan.ambiguity} draws single negatives by their scores, and the "
+                "candidates of an online miner are drawn alike, as it keeps the hardest; leave "
+                "ambiguity out, or draw with Mined"
+            )
         texts, images = hardest_entries(lists, relation, plan or SamplingConfig())
         for count, rows, noun in ((offer.texts, texts, "texts"), (offer.images, images, "images")):
             if count > rows.shape[1]:

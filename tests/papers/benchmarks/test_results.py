@@ -19,7 +19,7 @@ ADAPTERS = DOCS / "evidence" / "adapter-batch.jsonl"
 # ledgers that have tests of their own
 OWN = (
     DOCS / "evidence" / f"{name}.jsonl"
-    for name in ("truths", "exact-lists", "exact-lists-towers", "equal-cost")
+    for name in ("truths", "exact-lists", "exact-lists-towers", "equal-cost", "methods")
 )
 OTHERS = {FEW, ADAPTERS, *OWN}
 LEDGERS = sorted(set((DOCS / "evidence").glob("*.jsonl")) - OTHERS)
