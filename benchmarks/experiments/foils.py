@@ -7,10 +7,15 @@ from functools import cache
 from pathlib import Path
 from typing import final
 
+import torch
+from torch import Tensor
+
 from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.foils.measures import (
     BlindControl,
     FoilScore,
+    choice_accuracy,
+    choice_table,
     measure_foils,
     score_foils,
     train_blind_control,
@@ -53,6 +58,28 @@ class FoilAccuracy:
         lines = measure_foils(foils, score_foils(members, foils), resamples=_RESAMPLES)
         controls = measure_foils(foils, blind.scores, resamples=_RESAMPLES)
         return _percents(FOILS, lines) | _percents(BLIND, controls)
+
+    def by_image(self, split: str, folder: Path | None) -> dict[str, Tensor]:
+        """(I, 2) foils of each image that score below their caption, and all of them, by kind.
+
+        Args:
+            split: dev or test.
+            folder: of a model; None for the blind control.
+        """
+        foils, blind = self._of_split(split)
+        scores = blind.scores
+        if folder is not None:
+            scores = score_foils([load_model(str(folder)).embed(foils.dataset)], foils)
+        right = choice_accuracy(choice_table(foils, scores)).gained
+        points = torch.stack([right, torch.ones_like(right)], 1)
+        images = torch.tensor([item.images[0] for item in foils.items])
+        kinds = [item.category for item in foils.items]
+        found = {}
+        for kind in sorted(set(kinds)):
+            of_kind = torch.tensor([name == kind for name in kinds])
+            table = torch.zeros(len(foils.dataset), 2, dtype=torch.float64)
+            found[kind] = table.index_add_(0, images[of_kind], points[of_kind])
+        return found
 
     def _foils(self, split: str) -> tuple[FoilSet, BlindControl]:
         foils = scenes_foil_set(self.source, split, seed=0)

@@ -177,7 +177,7 @@ def run(
             have = _digests(ledger)
             for row in rows:
                 digest = names[_test(row)]
-                if digest not in have and _is_done(place, row):
+                if digest not in have and is_done(place, row):
                     add(ledger, [_entry(table, budget, row, digest, place, foils)])
         distributed.barrier()
         if not done:
@@ -221,7 +221,7 @@ def _dependencies(recipe: Recipe, names: Sequence[str]) -> tuple[Stage, ...]:
     return tuple(stage for stage in recipe.stages if stage.name in wanted)
 
 
-def _is_done(folder: Path, row: Row) -> bool:
+def is_done(folder: Path, row: Row) -> bool:
     """Whether both evaluations of a row are there."""
     notes = [folder / f"{split}-{row.name}.json" for split in SPLITS]
     if not all(note.exists() for note in notes):

@@ -295,7 +295,7 @@ def difference(
     for (values, counts), (others, _) in zip(*changes, strict=True):
         sides.append((values - others, counts))
         mean += ((values - others).sum() / len(seeds) / counts.sum()).item()
-    return mean, percentile_interval(_resampled(sides))
+    return mean, percentile_interval(resampled(sides))
 
 
 def agreement(points: Mapping[str, Points]) -> tuple[float, float, float]:
@@ -308,9 +308,7 @@ def agreement(points: Mapping[str, Points]) -> tuple[float, float, float]:
     alike = []
     for draws in (False, True):
         own, others = (
-            torch.stack(
-                [_resampled(_sides(one, seeds, m), drawn=draws) for one in arms.values()], 1
-            )
+            torch.stack([resampled(_sides(one, seeds, m), drawn=draws) for one in arms.values()], 1)
             for m in (OWN, OTHERS)
         )
         same = (own[:, first] > own[:, second]) == (others[:, first] > others[:, second])
@@ -331,8 +329,12 @@ def _sides(
     return found
 
 
-def _resampled(sides: Sequence[tuple[Tensor, Tensor]], *, drawn: bool = True) -> Tensor:
-    """(R,) sums over the directions, each with other seeds and images; (1,) as they are."""
+def resampled(sides: Sequence[tuple[Tensor, Tensor]], *, drawn: bool = True) -> Tensor:
+    """(R,) sums over the sides, each with other seeds and images; (1,) as they are.
+
+    A side is a direction, or another part that has items of its own: (S, I) points of each seed and
+    image, and (I,) the number of its items.
+    """
     seeds, images = sides[0][0].shape
     if not drawn:
         return torch.stack([(v.mean(0).sum() / c.sum()).reshape(1) for v, c in sides]).sum(0)

@@ -17,10 +17,8 @@ DOCS = Path(__file__).parents[3] / "docs"
 FEW = DOCS / "evidence" / "small-data.jsonl"
 ADAPTERS = DOCS / "evidence" / "adapter-batch.jsonl"
 # ledgers that have tests of their own
-OWN = (
-    DOCS / "evidence" / f"{name}.jsonl"
-    for name in ("truths", "exact-lists", "exact-lists-towers", "equal-cost", "methods")
-)
+NAMES = ("truths", "exact-lists", "exact-lists-towers", "equal-cost", "methods", "macro-foils")
+OWN = (DOCS / "evidence" / f"{name}.jsonl" for name in NAMES)
 OTHERS = {FEW, ADAPTERS, *OWN}
 LEDGERS = sorted(set((DOCS / "evidence").glob("*.jsonl")) - OTHERS)
 
