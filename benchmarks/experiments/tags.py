@@ -165,15 +165,14 @@ def _fresh(budget: Budget) -> Iterator[Experiment]:
     size = SIZES[budget]
     seeds = size.seeds if budget == "smoke" else FRESH
     for model, title in reversed(MODELS.items()):
-        builder = ExperimentBuilder(title, seeds[0])
-        builder.add(RewriteByRule(name=RULES, plan=RuleConfig()))
         for seed in seeds:
-            builder.seed, own = seed, _own(model, seed, size)
+            builder, own = ExperimentBuilder(title, seed), _own(model, seed, size)
+            builder.add(RewriteByRule(name=RULES, plan=RuleConfig()))
             builder.compare(OWN, own)
             builder.compare(
                 method(RULES, MARGIN), _with_foils(own, f"{RULES}-{seed}", RULES, MARGIN, WEIGHT)
             )
-        yield builder.build(MACRO, model, SCENES)
+            yield builder.build(MACRO, f"{model}-{seed}", SCENES)
     builder = ExperimentBuilder("", seeds[0])  # of both models
     builder.add(*_writer(size))
     for seed in seeds:
