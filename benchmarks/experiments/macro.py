@@ -298,12 +298,13 @@ def figure_svg(trained: Trained) -> str:
         axes.set_title(model, fontsize=9, loc="left")
         axes.set_xscale("symlog", linthresh=2)  # number gains ten times what the others do
         ticks = (-10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
-        axes.set_xticks(ticks, [f"{tick:+d}" for tick in ticks], fontsize=8)
+        axes.set_xticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks], fontsize=8)
+        axes.set_xlim(-12, 80)
         axes.set_xlabel(f"{RULE_FOILS}: points above {OWN}", fontsize=8)
         axes.set_yticks(range(len(shown)), [] if column else shown)
         axes.invert_yaxis()
         axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=8, loc="lower right")
     return svg_text(canvas, tags.MACRO)
 
 

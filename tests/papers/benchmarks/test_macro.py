@@ -12,6 +12,7 @@ import torch
 from benchmarks.experiments import macro, tags
 from benchmarks.experiments.foils import FoilAccuracy
 from benchmarks.experiments.tags import FRESH, OWN
+from benchmarks.pages import table_place
 from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.foils.measures import measure_foils
 from counterfoil.evaluation.protocols import evaluate_protocol
@@ -147,6 +148,10 @@ def test_points_of_images_give_the_accuracies_and_recalls():
     of_kinds = {k: t.sum(0) for k, t in foils.by_image("test", None).items()}
     assert set(of_kinds) <= set(macro.KINDS)
     for line in measure_foils(found, blind.scores, resamples=1):
+        if line.of.startswith("mean of"):
+            shares = [100 * right / items for right, items in of_kinds.values()]
+            assert line.value == pytest.approx(sum(shares) / len(shares))
+            continue
         right, items = sum(of_kinds.values()) if line.own else of_kinds[line.of]
         assert (line.value, line.items) == (pytest.approx(100 * right / items), items)
     data = load_dataset(SMALL).split("test")
@@ -175,3 +180,15 @@ def test_a_page_is_written_from_a_ledger_and_bad_input_gets_a_sentence(tmp_path,
     missing = ["measure", str(tmp_path / "runs"), "--data", SMALL, "--ledger", "l.jsonl"]
     assert macro.main(missing) == 2
     assert "holds no training" in capsys.readouterr().err
+
+
+def test_the_page_shows_its_ledger():
+    trained = macro.read(DOCS / macro.LEDGER)
+    text = (DOCS / macro.PAGE).read_text("utf-8")
+    _, shown, _ = table_place(text, macro.BEGIN, macro.END)
+    assert shown == f"{macro.as_markdown(trained)}\n"
+    assert trained.keys() == {("", macro.READER), (GPO, OWN), (GPO, macro.RULE_FOILS)}
+    for method in (OWN, macro.RULE_FOILS):
+        assert [*trained[GPO, method]] == [*FRESH[:6]]
+    assert f"../{macro.FIGURE}" in text
+    assert "macro without number" in (DOCS / macro.FIGURE).read_text("utf-8")
