@@ -93,6 +93,7 @@ def test_one_round_on_regions(host, tmp_path):
 MORE = {"vsrn": "*.model.captioner.width=16", "hrem": "*.model.graph.width=16"}
 VILT = ("*.model.patch=32",)
 UNITER = ("*.model.layers=1", "*.model.width=16", "*.model.heads=2", "*.batch=8")
+DOT = ("*.model.image.layers=1", "*.model.text.layers=1", "*.batch=8")
 DIVE = ("*.model.image.tower.width=16", "*.model.text.gru.width=16", "*.batch=4")
 
 
@@ -141,9 +142,11 @@ def test_every_recipe_of_scenes(whole_recipe, tmp_path):
     mines = "aoq" in name or "mining" in name
     small = list(DIVE if "dive" in name else UNITER if "uniter" in name else SMALL[1::2])
     small = [*UNITER, *VILT] if "vilt" in name else small
+    small = [*DOT] if "lightningdot" in name else small
     channels = [("*.model.image.tower." if "dive" in name else "*.model.image.") + "channels=4"]
-    reads = "uniter" in name or name.startswith(("cascade", "tags/hosts", "tags/with-"))
-    small += UNITER if reads else []
+    reads_uniter = "uniter" in name or name.startswith(("cascade", "tags/hosts", "tags/with-"))
+    reads = reads_uniter or "lightningdot" in name
+    small += UNITER if reads_uniter else []
     small += ["*.mined.sampling.texts=10", "*.mined.sampling.images=5"] if mines else []
     small += [] if reads or {"vilt", "mobilenet"} & set(re.split("[/-]", name)) else channels
     small += [more for host, more in MORE.items() if host in name]
