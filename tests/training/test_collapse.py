@@ -42,3 +42,9 @@ def test_a_level_that_says_nothing(level: float) -> None:
     watch = Watch(steps=1)
     assert watch.warning(0, 0.5, level) is None
     assert watch.warning(5, 0.5, level) is None
+
+
+def test_a_loss_of_zero_is_no_collapse() -> None:
+    watch = Watch(steps=1)
+    assert watch.warning(0, 0.0, 0.0) is None
+    assert watch.warning(5, 0.0, 0.0) is None

@@ -152,8 +152,9 @@ class CollapseWarning(Callback):
 
         `level` is the loss of the last batch if all scores were equal.
         """
-        # written as "not <=" so that NaN counts as "not collapsed"
-        if not abs(loss - level) <= self.TOLERANCE * abs(level):
+        # written as "not <=" so that NaN counts as "not collapsed"; and 0, which is that of equal
+        # scores with an adaptive margin, is also that of well-separated ones
+        if not abs(loss - level) <= self.TOLERANCE * abs(level) or level == 0:
             progress.since = -1
             return None
         if progress.since < 0:

@@ -362,6 +362,11 @@ def test_negbench_has_its_true_caption_anywhere(tmp_path):
     assert all_told(open_foil_set([str(path)])) == all_told(found)
     path.write_text(text.replace(",0,positive", ",4,positive"))
     assert f"{path}: line 2 is no entry of negbench" in refused([str(path)])
+    path.write_text(text.replace(foil_cases.NEGATED.format(0), "", 1))
+    (_, kept), *_ = all_told(open_foil_set([str(path)]))
+    first = foil_cases.scene_items()[0]
+    last = foil_cases.NEGATED.format("dog")
+    assert kept == [first["captions"][0], first["foil"], last], "a foil behind a gap counts"
 
 
 def test_crepe_asks_for_parts_of_pictures_by_kind_of_foils(tmp_path):
@@ -384,6 +389,14 @@ def test_crepe_asks_for_parts_of_pictures_by_kind_of_foils(tmp_path):
     assert told(found, third) == (picture, captions[:2])
 
 
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_a_part_of_a_picture_has_finite_sides(tmp_path, number):
+    path = foil_cases.crepe(tmp_path)
+    path.write_text(path.read_text().replace(",1,2,20,30,", f",{number},2,20,30,"))
+    said = refused([str(path)])
+    assert f"{path}: line 2.bbox_x: input should be a finite number" in said
+
+
 def test_checklist_takes_the_first_of_each(tmp_path):
     path = foil_cases.checklist(tmp_path)
     rows = json.loads(path.read_text())
@@ -395,6 +408,9 @@ def test_checklist_takes_the_first_of_each(tmp_path):
     ]
     assert {item.category for item in found.items} == {"vg/color"}
     assert dict(found.left_out) == {"entries' further POS and NEG": 1}
+    rows[1][1] = {"POS": "a red dog", "NEG": "the blue dog"}  # whose first are letters
+    foil_cases.dump(path, rows)
+    assert f"{path}: entry 1 is no entry of vl-checklist" in refused([str(path)])
 
 
 def test_pictures_in_parquet_files_of_the_hub(tmp_path):
@@ -404,7 +420,8 @@ def test_pictures_in_parquet_files_of_the_hub(tmp_path):
     for split, part in (("train", rows[:2]), ("test", rows)):
         path = tmp_path / "BiVLC" / "data" / f"{split}-00000-of-00001.parquet"
         foil_cases.stored(path, part, "image", "negative_image")
-    found = open_foil_set([str(tmp_path / "BiVLC")])  # README.md and data/ are a clone of the hub
+    (tmp_path / "BiVLC" / "dataset_infos.json").write_text('{"default": {"features": {}}}')
+    found = open_foil_set([str(tmp_path / "BiVLC")])  # a clone of the hub
     assert (found.form, found.name, len(found)) == ("bivlc", "BiVLC", len(rows))
     assert found.items[0].images == found.items[-1].images, "equal pictures are one"
     for item, row in zip(found.items, rows):

@@ -21,6 +21,7 @@ TRUE_CAPTIONS = frozenset({"caption", "true_caption", "title"})  # fields of a t
 _LISTS = frozenset(  # columns of tables that may hold lists
     {"foils", "neg_caption", "hard_negs", "valid_hard_negs_atom", "valid_hard_negs_comp"}
 )
+_OF_DATASETS = frozenset({"dataset_infos.json", "dataset_info.json"})  # of the hub, about the data
 _OF_FILES = "_file_name"  # of a column of pictures, in a folder of pictures of Hugging Face
 
 
@@ -94,7 +95,8 @@ def _of_split(folder: Path, files: Sequence[Path], split: str) -> list[Path]:
 def _listed(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    return sorted(file for file in folder.iterdir() if file.suffix in ENDINGS)
+    files = sorted(folder.iterdir())
+    return [file for file in files if file.suffix in ENDINGS and file.name not in _OF_DATASETS]
 
 
 def read_stored(path: Path, split: str, pictures: StoredPictures) -> Rows:

@@ -33,12 +33,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeAlias, TypeVar, final
 
 from PIL import Image
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from counterfoil.data.files import find_pictures, list_files
 from counterfoil.data.images import (
@@ -118,10 +117,10 @@ class _ChoiceRow(_Row):
     category: str = Field("", validation_alias=AliasChoices("category", "kind", "relation_name"))
     attributes: list[str] = Field(default_factory=list)
     mturk: dict[str, int] | None = None
-    bbox_x: float = 0
-    bbox_y: float = 0
-    bbox_w: float = 0
-    bbox_h: float = 0
+    bbox_x: FiniteFloat = 0
+    bbox_y: FiniteFloat = 0
+    bbox_w: FiniteFloat = 0
+    bbox_h: FiniteFloat = 0
 
 
 @final
@@ -265,14 +264,14 @@ def _of_cola(path: Path, plain: Any) -> Iterator[dict[str, Any]]:
 
 
 def _of_negbench(path: Path, plain: Any) -> Iterator[dict[str, Any]]:
-    numbered = (plain.get(f"caption_{place}") for place in count())
-    captions = list(takewhile(bool, numbered))
-    true = float(plain["correct_answer"])  # pandas writes 2.0 where a column has gaps
-    place = [float(place) for place in range(len(captions))].index(true)
+    names = [name for name in plain if re.fullmatch(r"caption_\d+", name)]
+    captions = {float(name.removeprefix("caption_")): plain[name] for name in names}
+    # pandas writes 2.0 where a column has gaps
+    caption = captions.pop(float(plain["correct_answer"]))
+    foils = [foil for foil in captions.values() if foil]
     images = {str(key): plain[key] for key in _IMAGE.choices if key in plain}
-    foils = captions[:place] + captions[place + 1 :]
     kind = plain.get("correct_answer_template") or ""
-    yield {**images, "caption": captions[place], "foils": foils, "category": kind}
+    yield {**images, "caption": caption, "foils": foils, "category": kind}
 
 
 def _of_crepe(path: Path, plain: Any) -> Iterator[dict[str, Any]]:
@@ -289,6 +288,8 @@ def _of_checklist(path: Path, plain: Any) -> Iterator[dict[str, Any]]:
         raise TypeError
     image, texts = plain
     true, foils = texts["POS"], texts["NEG"]
+    if isinstance(true, str) or isinstance(foils, str):  # whose first is a letter
+        raise TypeError
     entry = {"image": image, "caption": true[0], "foils": foils[:1]}
     # the authors' code reads the first of each
     more = {_FURTHER: [*true[1:], *foils[1:]]} if len(true) + len(foils) > 2 else {}
