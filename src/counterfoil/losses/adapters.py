@@ -147,7 +147,7 @@ class SentenceTransformersLoss(VectorLoss):
             raise ValueError(
                 f"{self.title} encodes by itself; give a loss with compute_loss_from_embeddings, "
                 "such as MultipleNegativesRankingLoss(None) (large batches fit the memory by "
-                "TrainConfig(chunk=…))"
+                "TrainConfig(grad_cache=…))"
             )
         if isinstance(getattr(loss, "model", None), nn.Module):
             raise ValueError(

@@ -355,6 +355,7 @@ def test_pairs_behind_a_caption_are_told(tmp_path, capsys, pair, told):
         ([[["nsubj", 1]]] + [[]] * 9, r"of caption 1 are no dependency pairs"),
         ([[[0, 1.5]]] + [[]] * 9, r"of caption 1 are no dependency pairs"),
         ([None] + [[]] * 9, r"of caption 1 are no dependency pairs"),
+        ([5] + [[]] * 9, r"'5' of caption 1 are no dependency pairs"),
         ([[[0, 1], [-2, 1]]] + [[]] * 9, r"caption 1 name words -2 to 1; 1 is its first word"),
         ([[[0, 10**9]]] + [[]] * 9, r"caption 1 name words 0 to 1000000000"),
         ([[[0, 10**30]]] + [[]] * 9, r"of caption 1 are no dependency pairs"),

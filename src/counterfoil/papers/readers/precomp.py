@@ -223,7 +223,7 @@ def _dependency_pairs(given: object, path: Path, number: int) -> Array:
         pairs = np.asarray(given if given != [] else np.empty((0, 2), np.int64))
     except ValueError:  # lists of different lengths
         pairs = np.empty(0)
-    if pairs.dtype.kind != "i" or pairs.shape != (len(pairs), 2):
+    if pairs.dtype.kind != "i" or pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ValueError(
             f"{path}: {str(given)[:60]!r} of caption {number} are no dependency pairs; a list of "
             "[head, dependent] is read, as [[0, 2], [2, 1]]"
