@@ -119,6 +119,18 @@ def test_texts_in_a_folder_beside_that_of_the_pictures(tmp_path):
     assert load_dataset(tmp_path).texts == ["beside it"], "a text beside a picture comes first"
 
 
+def test_own_pictures_and_texts_in_two_folders_are_split(tmp_path):
+    for top in ("images", "captions"):
+        (tmp_path / top).mkdir()
+    for n in range(12):
+        write_picture(tmp_path / "images" / f"{n}.jpg", seed=n)
+        (tmp_path / "captions" / f"{n}.txt").write_text(f"a caption of {n}\n")
+    dataset = load_dataset(tmp_path)
+    described = [dataset.image_ids[row] for row in dataset.text_to_image.tolist()]
+    assert described == [f"images/{text.rpartition(' ')[2]}.jpg" for text in dataset.texts]
+    assert (len(dataset), set(dataset.splits)) == (12, {"train", "dev", "test"})
+
+
 def test_json_lines_of_docci(tmp_path):
     rows = [
         {"split": split, "example_id": f"{split}_0", "image_file": f"{split}.jpg"}

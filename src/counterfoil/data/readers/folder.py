@@ -2,7 +2,8 @@
 
 Or in a ``.json`` with a "caption", as img2dataset writes it for each image. A text beside no
 picture of its name is a note, which is counted and not read. Or pictures in ``image/`` and their
-captions in ``caption/``, as Urban1k has them, a set to test with: all of the split "test".
+captions in ``caption/``, as Urban1k has them, a set to test with: all of the split "test"; or in
+``images/`` and ``captions/``, whose splits are those of any folder.
 
 Images in subfolders with names of splits (``train/``, ``val/``, ``test/`` …) belong to these.
 Without such folders the splits are 80/10/10 by the hash of the id; pictures without any captions
@@ -38,7 +39,8 @@ def read_folder(source: Source) -> ImageTextDataset:
             f"{source.images} alone"
         )
     apart = bool(texts) and texts == _texts_apart(listing)
-    entries = _entries(listing, texts, "test" if apart else "")
+    urban = apart and all(_stem(name).startswith("image/") for name in texts)
+    entries = _entries(listing, texts, "test" if urban else "")
     return build_dataset(
         source.name or folder.resolve().name,
         entries,
