@@ -475,6 +475,18 @@ def test_a_folder_of_pictures_with_its_metadata(tmp_path):
     assert found.dataset.pictures.open(0).size == items[0]["picture"].size
 
 
+def test_metadata_of_two_pictures_each(tmp_path):
+    rows = json.loads(foil_cases.colour_swap(tmp_path / "set").read_text())
+    (tmp_path / "set" / "images").rename(tmp_path / "here")
+    for row in rows:
+        names = {n: Path(row.pop(f"image_{n}")).name for n in (1, 2)}
+        row |= {f"image_{n}_file_name": name for n, name in names.items()}
+    foil_cases.lines(tmp_path / "here" / "metadata.jsonl", rows)
+    found = open_foil_set([str(tmp_path / "here")])
+    assert found.form == "colorswap"
+    assert found.dataset.pictures.open(1).mode == "RGB"
+
+
 def test_splits_are_not_mixed(tmp_path):
     path = foil_cases.colour_swap(tmp_path)
     train = foil_cases.dump(tmp_path / "train.json", json.loads(path.read_text())[:1])

@@ -167,19 +167,20 @@ def open_foil_set(
         left_out,
         ", ".join(map(str, files)),
         name=NAMES[form] if published else Path(rest).stem,
-        folder=images or _pictures_beside(files[0], contents[0][1]),
+        folder=images or _pictures_beside(files[0], entries),
         stored=stored,
     )
     foils = replace(foils, published=published)
     return foils if features is None else _with_features(foils, features)
 
 
-def _pictures_beside(file: Path, rows: Rows) -> Path | None:
+def _pictures_beside(file: Path, entries: Sequence[FoilEntry]) -> Path | None:
     """The folder of the pictures, if it is ``images`` beside a file or that of its metadata."""
     beside = file.parent / "images"
     if beside.is_dir():
         return beside
-    here = file.stem == "metadata" and any("file_name" in plain for _, plain in rows)
+    names = (name for entry in entries for name in entry.images)
+    here = file.stem == "metadata" and any((file.parent / name).is_file() for name in names)
     return file.parent if here else None
 
 
