@@ -133,7 +133,7 @@ Checkpointing = Annotated[
     typer.Option(
         "--gradient-checkpointing",
         help="Compute the activations of transformer layers again in the backward pass: less "
-        "memory, a third more time, the same gradient.",
+        "memory, a fifth to a third more time, the same gradient.",
     ),
 ]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of every training.")]

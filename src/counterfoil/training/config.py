@@ -417,9 +417,9 @@ class TrainConfig:
             https://arxiv.org/abs/2101.06983), for large batches in little memory: the gradient is
             that of the whole batch, and each item is encoded twice. 0 encodes whole batches.
         gradient_checkpointing: compute the activations of transformer layers again in the backward
-            pass instead of keeping them: less memory for every item, a third more time, the same
-            gradient. For models of transformers, sentence-transformers and open_clip; of BLIP for
-            images, not for the pairs that its text encoder reads.
+            pass instead of keeping them: less memory for every item, a fifth to a third more time,
+            the same gradient. For models of transformers, sentence-transformers and open_clip; of
+            BLIP for images, not for the pairs that its text encoder reads.
         precision: "bf16" computes under autocast.
         average: decay of the moving average of the weights that is evaluated and kept; 0 for none.
         one_caption: draw each image once an epoch with one of its captions.

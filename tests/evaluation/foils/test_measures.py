@@ -246,6 +246,11 @@ def test_what_the_authors_of_sets_in_both_ways_report():
         "mean of 2 kinds": False,
     }
     [whole] = category_groups("sugarcrepe++", {"swap_obj": 3})
+    # what has no category is no kind
+    assert [g.title for g in category_groups("pairs", {"x": 2, "": 3})] == ["x", "all items"]
+    mean = category_groups("pairs", {"x": 2, "": 3, "y": 1})[-1]
+    assert mean.title == "mean of 2 kinds"
+    assert mean.categories == ("x", "y")
     assert (whole.title, whole.own) == ("all items", True)
     groups = category_groups("bivlc", {"add_att": 1, "add_obj": 2, "swap_att": 3})
     own = {group.title: group.own for group in groups}

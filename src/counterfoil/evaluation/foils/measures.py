@@ -563,7 +563,9 @@ def category_groups(form: FoilFormat, counts: Mapping[str, int]) -> tuple[Catego
     every = tuple(counts)
     least = MIN_PAIR_CASES if form == "aro-attribution" else 1
     dropped = NO_ORDER if form == "aro-relation" else frozenset[str]()
-    macro = tuple(sorted(c for c, n in counts.items() if n >= least and c not in dropped))
+    # items without a category are no kind of their own
+    kinds_of = {c: n for c, n in counts.items() if c or len(counts) == 1}
+    macro = tuple(sorted(c for c, n in kinds_of.items() if n >= least and c not in dropped))
     named = [name for name in SUGARCREPE if name in counts]
     coarse_form = form in ("sugarcrepe", "bivlc")
     shown = named if coarse_form or form == "sugarcrepe++" else []
@@ -578,7 +580,7 @@ def category_groups(form: FoilFormat, counts: Mapping[str, int]) -> tuple[Catego
     mean = CategoryGroup(f"mean of {len(macro)} {noun}", macro, macro=True, own=reported)
     all_own = not reported and form != "sugarcrepe" and not (several and form in _EACH_ALONE)
     groups = [*single, CategoryGroup("all items", every, own=all_own)]
-    if macro and (several or reported):
+    if macro and (len(macro) > 1 or reported):
         groups.append(mean)
     if coarse_form:
         kinds = dict.fromkeys(name.partition("_")[0] for name in shown)

@@ -283,8 +283,9 @@ class CGMN(TwoTowerModel, SingleVectorModel):
 def _warn_of_no_pairs() -> None:
     warn(
         "CGMN relates words that depend on each other, and these captions have no pairs of a "
-        "parser (a precomp folder has them in test_caps.json and the like): each word is related "
-        "to itself alone, so that scores are not the authors'"
+        "parser (a precomp folder has them in test_caps.json and the like; captions that are "
+        "written or typed have none): each word is related to itself alone, so that scores are "
+        "not the authors'"
     )
 
 
