@@ -28,6 +28,7 @@ from counterfoil.core.io import NoRoom
 from counterfoil.core.resumable import WORK, PartsFolder
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.core.types import Embeddings
+from counterfoil.data import extract
 from counterfoil.data.extract import convert_features
 from counterfoil.data.features import open_features
 from counterfoil.evaluation.protocols import WHOLE
@@ -384,6 +385,20 @@ def test_of_two_processes_one_waits_wins_or_hears_a_sentence(kind: Kind, folder:
         assert kind.read(folder) in [expected(kind, folder, number) for number in numbers]
         assert not beside(folder)
         shutil.rmtree(folder)
+
+
+def test_features_may_be_there_when_the_lock_is_free(tmp_path: Path, monkeypatch) -> None:
+    lock, folder = extract.write_lock, tmp_path / "work" / "x"
+    folder.parent.mkdir()
+
+    def late(*words: Path) -> object:
+        monkeypatch.setattr(extract, "write_lock", lock)
+        write_features(folder, 0)  # by another process, after the first one looked
+        return lock(*words)
+
+    monkeypatch.setattr(extract, "write_lock", late)
+    write_features(folder, 0)
+    assert read_features(folder)[0] == list(corpus().image_ids)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])

@@ -361,6 +361,15 @@ def convert_features(
     return _in_shards(table.ids, out, settings, lambda: rows_of, shard)
 
 
+def _kept(out: Path, settings: Mapping[str, Any]) -> FeatureTable:
+    """The features of a folder that is there, which have to be these."""
+    if not FEATURES.exists(out) or FEATURES.read_manifest(out).settings != settings:
+        raise ValueError(
+            f"{out} exists and does not hold these features; remove it or write somewhere else"
+        )
+    return open_features(out)
+
+
 def _in_shards(
     ids: Sequence[str],
     out: Path,
@@ -371,12 +380,10 @@ def _in_shards(
     """Write a feature folder shard by shard; `computation` is called if a shard is missing."""
     settings["images"] = hashlib.sha256("\x00".join(ids).encode()).hexdigest()[:16]
     if out.exists():
-        if not FEATURES.exists(out) or FEATURES.read_manifest(out).settings != settings:
-            raise ValueError(
-                f"{out} exists and does not hold these features; remove it or write somewhere else"
-            )
-        return open_features(out)
+        return _kept(out, settings)
     with write_lock(out.with_name(f".{out.name}.lock"), out):
+        if out.exists():  # another process was quicker
+            return _kept(out, settings)
         work = out.with_name(f".{out.name}.part")
         shards = [range(at, min(at + shard, len(ids))) for at in range(0, len(ids), shard)]
         parts = PartsFolder(work / "shards", suffix=".json")
