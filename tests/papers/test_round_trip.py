@@ -40,7 +40,7 @@ from counterfoil.evaluation.explain import (
     ExplanationCheckpoint,
     WordCorrection,
 )
-from counterfoil.evaluation.foils.readers import read_rows
+from counterfoil.evaluation.foils.files import read_rows
 from counterfoil.export.negatives import FORMATS, export_negatives
 from counterfoil.hub import _write_negatives, load_negatives
 from counterfoil.model import Model, load_model

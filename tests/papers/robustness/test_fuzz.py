@@ -47,7 +47,8 @@ from counterfoil.data.word_vectors import word_vectors
 from counterfoil.evaluation.cxc import _rated
 from counterfoil.evaluation.exchanges import WordExchanges
 from counterfoil.evaluation.explain import Explanation, ExplanationCheckpoint
-from counterfoil.evaluation.foils.readers import detect_format, parse_entries, read_rows
+from counterfoil.evaluation.foils.files import read_rows
+from counterfoil.evaluation.foils.readers import detect_format, parse_entries
 from counterfoil.evaluation.protocols import protocol_by_name
 from counterfoil.evaluation.truth import read_true_lists
 from counterfoil.model import load_model
