@@ -82,6 +82,8 @@ ELSEWHERE = {
     "counterfoil run cascade --model lightningdot": "converted weights",
     "counterfoil papers convert ernievil": "tests/papers/models/test_ernievil.py",
     "counterfoil run online --model ernievil": "converted weights",
+    "counterfoil papers convert cgmn": "tests/papers/models/test_conversion.py",
+    "counterfoil evaluate models/cgmn": "converted weights",
     "counterfoil papers write tags runs/tags/uniter-flickr30k": "tests/papers/cli/test_features.py",
     "counterfoil papers analyse curves": "tests/papers/cli/test_analyse_runs.py",
     "counterfoil papers analyse true-rate --crowd": "tests/papers/cli/test_analyse_sheet.py",
