@@ -382,7 +382,7 @@ def _tags(folder: Path) -> Rehearsal:
 
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "data": read_all,
-    "aoq online": lambda folder: _aoq(folder).train("online", 40),
+    "aoq online": lambda folder: _aoq(folder).train("online", 200),
     "aoq mine": lambda folder: _aoq(folder).mine("online", 300),
     "aoq adaptive": lambda folder: _adaptive(folder, 3),
     "aoq test": lambda folder: _aoq(folder).test("online", 100),
