@@ -16,7 +16,7 @@ once: first the anchors, whose score matrix is the *block*, then candidates of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Literal, Protocol, TypeAlias, final, runtime_checkable
@@ -146,6 +146,19 @@ class ModalityBatch:
         tensors = (getattr(self, part.name) for part in fields(self))
         changed = (None if tensor is None else change(tensor) for tensor in tensors)
         return ModalityBatch(*changed)  # type: ignore[arg-type]
+
+
+def joined_dependencies(parts: Sequence[tuple[int, Tensor | None]]) -> Tensor | None:
+    """Join the (T, E, 2) dependency pairs of several parts, each with its number of texts T.
+
+    Texts of a part without pairs have none, which is -1. The result is None if no part has any.
+    """
+    known = [pairs for _, pairs in parts if pairs is not None]
+    if not known:
+        return None
+    most = max(1, *(pairs.shape[1] for pairs in known))
+    given = [known[0].new_empty(count, 0, 2) if pairs is None else pairs for count, pairs in parts]
+    return torch.cat([pad(pairs, (0, 0, 0, most - pairs.shape[1]), value=-1) for pairs in given])
 
 
 @final

@@ -20,7 +20,12 @@ from torch.nn.functional import pad
 
 from counterfoil.core import distributed
 from counterfoil.core.console import progress
-from counterfoil.core.types import Embeddings, ModalityBatch, Pairs
+from counterfoil.core.types import (
+    Embeddings,
+    ModalityBatch,
+    Pairs,
+    joined_dependencies,
+)
 from counterfoil.models.base import RetrievalModel
 
 
@@ -261,19 +266,8 @@ def concatenate_batches(parts: Sequence[ModalityBatch]) -> ModalityBatch:
         mask=torch.cat([part.mask for part in parts]),
         boxes=torch.cat(boxes) if len(boxes) == len(parts) else None,
         words=torch.cat(words) if len(words) == len(parts) else None,
-        dependencies=_joined_dependencies(parts),
+        dependencies=joined_dependencies([(len(part), part.dependencies) for part in parts]),
     )
-
-
-def _joined_dependencies(parts: Sequence[ModalityBatch]) -> Tensor | None:
-    if all(part.dependencies is None for part in parts):
-        return None
-    given = [
-        part.ids.new_full((len(part), 1, 2), -1) if part.dependencies is None else part.dependencies
-        for part in parts
-    ]
-    most = max(pairs.shape[1] for pairs in given)
-    return torch.cat([pad(p, (0, 0, 0, most - p.shape[1]), value=-1) for p in given])
 
 
 def gather_batches(share: ModalityBatch, count: int) -> ModalityBatch:

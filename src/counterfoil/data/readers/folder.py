@@ -32,14 +32,15 @@ def read_folder(source: Source) -> ImageTextDataset:
         ValueError: pictures of another folder are given, and no text beside one of them.
     """
     folder, listing = source.path, source.pictures
-    texts = _texts(listing)
+    beside = _texts_beside(listing)
+    apart = {} if beside else _texts_apart(listing)
+    texts = beside or apart
     if source.images is not None and not texts:
         raise ValueError(
             f"{folder} holds no captions that could name pictures of {source.images}; give "
             f"{source.images} alone"
         )
-    apart = bool(texts) and texts == _texts_apart(listing)
-    urban = apart and all(_stem(name).startswith("image/") for name in texts)
+    urban = bool(apart) and all(_stem(name).startswith("image/") for name in apart)
     entries = _entries(listing, texts, "test" if urban else "")
     return build_dataset(
         source.name or folder.resolve().name,
@@ -50,7 +51,7 @@ def read_folder(source: Source) -> ImageTextDataset:
     )
 
 
-def _texts(listing: FolderFiles) -> dict[str, Path]:
+def _texts_beside(listing: FolderFiles) -> dict[str, Path]:
     """The text beside each picture that has one, by the picture's name.
 
     The text has the name of the picture with .txt for its ending, or after it; the case and the
@@ -65,7 +66,12 @@ def _texts(listing: FolderFiles) -> dict[str, Path]:
     beside = {name: notes[_stem(name)] for name in listing.picture_names if _stem(name) in notes}
     if any(_captions(path) for path in [*beside.values()][:_PROBES]):
         return beside | found
-    return found or _texts_apart(listing)
+    return found
+
+
+def _has_texts(listing: FolderFiles) -> bool:
+    """Return True if a picture has a text."""
+    return bool(_texts_beside(listing) or _texts_apart(listing))
 
 
 def _texts_apart(listing: FolderFiles) -> dict[str, Path]:
@@ -119,7 +125,7 @@ def _entries(listing: FolderFiles, texts: dict[str, Path], default: str) -> list
 
 BESIDE = Format(
     "pictures with a .txt or .json of captions beside each",
-    lambda source: source.path.is_dir() and bool(_texts(source.listing)),
+    lambda source: source.path.is_dir() and _has_texts(source.listing),
     read_folder,
     order=2,
 )

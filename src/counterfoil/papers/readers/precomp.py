@@ -31,6 +31,7 @@ import torch
 
 from counterfoil.core.console import warn
 from counterfoil.core.io import read_array, read_json, read_text_lines
+from counterfoil.core.types import joined_dependencies
 from counterfoil.data.dataset import (
     DatasetEntry,
     ImageTextDataset,
@@ -62,7 +63,7 @@ class _StoredSplit:
     values: Array
     boxes: Array | None
     lengths: Array | None
-    dependencies: Array | None  # (T, E, 2) of its captions, image after image
+    dependencies: torch.Tensor | None  # (T, E, 2) of its captions, image after image
 
 
 INSIDE = "precomp"  # folder of the files within the data's own, in GPO's layout
@@ -148,7 +149,9 @@ def _read_split(folder: Path, split: str) -> _StoredSplit:
         values,
         read_array(boxes, "boxes") if boxes.exists() else None,
         read_array(lengths, "numbers of regions", mapped=False) if lengths.exists() else None,
-        None if pairs is None else pairs[np.argsort(text_to_image, kind="stable")],
+        None
+        if pairs is None
+        else torch.from_numpy(pairs[np.argsort(text_to_image, kind="stable")]),
     )
 
 
@@ -240,22 +243,16 @@ def _joined_dependencies(
     folder: Path, splits: Sequence[str], parts: Sequence[_StoredSplit]
 ) -> torch.Tensor | None:
     """The dependency pairs of all splits; none of a split without them, of which it warns."""
-    found = [part.dependencies for part in parts if part.dependencies is not None]
-    if not found:
-        return None
     missing = [split for split, part in zip(splits, parts) if part.dependencies is None]
-    if missing:
+    if missing and len(missing) < len(parts):
         warn(
             f"{folder} has no {' or '.join(f'{split}_caps.json' for split in missing)}, and "
             "dependency pairs of other splits: models that read them relate no words there"
         )
-    most, whole = max(pairs.shape[1] for pairs in found), []
-    for part in parts:
-        none = np.empty((sum(len(entry.texts) for entry in part.entries), 0, 2), np.int16)
-        own = none if part.dependencies is None else part.dependencies
-        room = ((0, 0), (0, most - own.shape[1]), (0, 0))
-        whole.append(np.pad(own, room, constant_values=-1))
-    return torch.from_numpy(np.concatenate(whole))
+    counts = [sum(len(entry.texts) for entry in part.entries) for part in parts]
+    return joined_dependencies(
+        [(count, part.dependencies) for count, part in zip(counts, parts, strict=True)]
+    )
 
 
 def _vocabulary(folder: Path, words: Path) -> WordTokenizer:
