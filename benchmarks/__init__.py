@@ -4,3 +4,11 @@
 * ``python -m benchmarks.experiments`` trains and compares (`benchmarks.experiments`).
 * ``python -m benchmarks.net`` compares results of an old commit with the working tree's.
 """
+
+import sys
+
+
+def refused(error: Exception) -> int:
+    """Print what was wrong with the input, on one line; the exit code."""
+    print(f"benchmarks: {' '.join(str(error).split())}", file=sys.stderr)
+    return 2

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import refused
 from benchmarks.experiments.catalogue import find, tables
 from benchmarks.experiments.ledger import run
 from benchmarks.experiments.summary import show, show_plan, show_tables, write_pages
@@ -75,8 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif not _run(given):
             return STOPPED
     except (ValueError, OSError) as error:
-        print(f"benchmarks: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return refused(error)
     return 0
 
 

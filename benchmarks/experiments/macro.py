@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from benchmarks import refused
 from benchmarks.experiments import tags
 from benchmarks.experiments.catalogue import find
 from benchmarks.experiments.foils import FoilAccuracy
@@ -29,7 +29,15 @@ from benchmarks.experiments.summary import svg_text
 from benchmarks.experiments.table import Experiment, Row
 from benchmarks.experiments.tags import FRESH, MODELS, OWN, RULES, SCENES, WRITTEN, method
 from benchmarks.pages import put_table
-from benchmarks.truths.table import RESAMPLES, Claim, markdown, resampled, rounded, span_text
+from benchmarks.truths.table import (
+    RESAMPLES,
+    Claim,
+    claim_sentence,
+    markdown,
+    resampled,
+    rounded,
+    span_text,
+)
 from counterfoil.core.io import parse_json, write_text
 from counterfoil.evaluation.bootstrap import percentile_interval
 from counterfoil.evaluation.metrics import RECALLS, EvaluationReport
@@ -238,7 +246,10 @@ def judge(declared: Declared, trained: Trained) -> Plain:
 
 def as_markdown(trained: Trained) -> str:
     """The declared claims with their verdicts, then a table of each split."""
-    parts = [f"- {_sentence(judge(declared, trained))}" for declared in CLAIMS]
+    parts, (first, *others) = list[str](), SPLITS
+    for declared in CLAIMS:
+        shown = f"{declared.claim.measure} {first}", *others
+        parts.append(f"- {claim_sentence(judge(declared, trained), shown)}")
     for split in SPLITS:
         rows = [_cells(trained, model, name, split) for model, name in _order(trained)]
         parts += ["", *markdown(["model", f"method, {split}", "seeds", *MEASURES], rows)]
@@ -267,15 +278,6 @@ def _cells(trained: Trained, model: str, name: str, split: str) -> list[str]:
         return [model, name, str(len(rows)) if model else "", *means, *([] if model else [""])]
     changes = [span_text(difference(rows, base, split, m)) for m in MEASURES]
     return [model, name, str(len(set(rows) & set(base))), *changes]
-
-
-def _sentence(facts: Mapping[str, Any]) -> str:
-    start = f"**{facts['state']}**: {facts['claim']}"
-    if "found" not in facts:
-        return start
-    spans = ", ".join(f"{s} {span_text(span)}" for s, span in zip(SPLITS, facts["found"]))
-    pair = f"{facts['arm']} against {facts['base']}"
-    return f"{start} {facts['measure']} {spans}; {pair}, {facts['seeds']} seeds."
 
 
 def figure_svg(trained: Trained) -> str:
@@ -338,8 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             write_page(given.docs)
     except (ValueError, OSError) as error:
-        print(f"benchmarks: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return refused(error)
     return 0
 
 

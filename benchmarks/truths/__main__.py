@@ -13,7 +13,6 @@ confirming seeds. It goes on where it was stopped: every training is a line of `
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import refused
 from benchmarks.truths import cost as equal_cost
 from benchmarks.truths import cost_page, exact, exact_page, methods, methods_page
 from benchmarks.truths.arms import ARMS, BASE, CCA, Cost, Point, closed_form
@@ -144,8 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not _run(given):
                 return STOPPED
     except (ValueError, OSError) as error:
-        print(f"benchmarks: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return refused(error)
     return 0
 
 

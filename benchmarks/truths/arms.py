@@ -133,13 +133,29 @@ def closed_form(bed: Trainable) -> Model:
     return fit(bed, loss, 0, Cost(), rate=1e-12, epochs=1)
 
 
-def _nce(point: Point) -> InfoNCELoss:
+def info_nce(point: Point) -> InfoNCELoss:
+    """InfoNCE at the temperature of a point."""
     return InfoNCELoss(temperature=point["temperature"], reduction="mean")
 
 
-def _info_nce(batch: int) -> Arm:
+def info_nce_with_drawn(point: Point) -> InfoNCEWithCandidatesLoss:
+    """InfoNCE of a batch, and of a drawn text and image of each anchor."""
+    return InfoNCEWithCandidatesLoss(
+        texts=("hard text",),
+        images=("hard image",),
+        temperature=point["temperature"],
+        reduction="mean",
+    )
+
+
+def adaptive_quintuplet(point: Point) -> AdaptiveQuintuplet:
+    """AdapOffQuin at the offline margin of a point."""
+    return AdaptiveQuintuplet(offline=point["offline"], reduction="mean")
+
+
+def _of_batch(batch: int) -> Arm:
     def train(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
-        return fit(bed, _nce(point), seed, cost, rate=point["rate"], batch=batch)
+        return fit(bed, info_nce(point), seed, cost, rate=point["rate"], batch=batch)
 
     return Arm(f"InfoNCE, batch {batch}", _USUAL, train)
 
@@ -151,10 +167,10 @@ def _triplet(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
 
 def _five(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
     rate = point["rate"]
-    return fit(bed, _nce(point), seed, cost, rate=rate, batch=128, all_captions=True)
+    return fit(bed, info_nce(point), seed, cost, rate=rate, batch=128, all_captions=True)
 
 
-def _first(bed: Bed, seed: int, cost: Cost) -> Model:
+def first_round(bed: Bed, seed: int, cost: Cost) -> Model:
     """Round one of two, of half the epochs, by the usual loss."""
     loss = InfoNCELoss(temperature=0.05, reduction="mean")
     return fit(bed, loss, seed, cost, rate=3e-3, epochs=EPOCHS // 2)
@@ -182,7 +198,7 @@ def _second(
     `drawn` pairs are encoded besides each anchor's own: one for a drawn image and caption, two
     where these come with a caption and an image of their own, as in a quintuplet.
     """
-    model = _first(bed, seed, cost)
+    model = first_round(bed, seed, cost)
     return fit(
         bed,
         loss,
@@ -198,20 +214,13 @@ def _second(
 
 def _mined(name: str, filters: FilterConfig | None) -> Arm:
     def train(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
-        loss = InfoNCEWithCandidatesLoss(
-            texts=("hard text",),
-            images=("hard image",),
-            temperature=point["temperature"],
-            reduction="mean",
-        )
-        return _second(bed, loss, point, seed, cost, filters)
+        return _second(bed, info_nce_with_drawn(point), point, seed, cost, filters)
 
     return Arm(name, grid(rate=(3e-4, 1e-3, 3e-3), temperature=TEMPERATURES), train)
 
 
 def _quintuplet(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
-    loss = AdaptiveQuintuplet(offline=point["offline"], reduction="mean")
-    return _second(bed, loss, point, seed, cost, drawn=2)
+    return _second(bed, adaptive_quintuplet(point), point, seed, cost, drawn=2)
 
 
 @final
@@ -246,7 +255,7 @@ class CaptionGuide(NegativeSource):
 def _by_text(threshold: float) -> Arm:
     def train(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
         mask = Mask(CaptionGuide(bed, threshold))
-        return fit(bed, _nce(point), seed, cost, rate=point["rate"], sources=[mask])
+        return fit(bed, info_nce(point), seed, cost, rate=point["rate"], sources=[mask])
 
     return Arm(f"mask by captions above {threshold:g}", _USUAL, train)
 
@@ -314,9 +323,9 @@ TRIPLET, TEXT_MASK = "hardest triplet, batch 512", "mask by captions above 0.7"
 ARMS = {
     arm.name: arm
     for arm in (
-        _info_nce(512),
-        _info_nce(128),
-        _info_nce(2048),
+        _of_batch(512),
+        _of_batch(128),
+        _of_batch(2048),
         Arm(TRIPLET, grid(rate=RATES, margin=(0.1, 0.2, 0.3, 0.4)), _triplet),
         _mined("mined, no filter", None),
         _mined("mined, captions=0.5 filtered", FilterConfig(captions=0.5)),

@@ -16,7 +16,15 @@ from typing import final
 from torch import Tensor
 
 from benchmarks.truths import stack
-from benchmarks.truths.arms import CCA, Cost, Point, grid
+from benchmarks.truths.arms import (
+    CCA,
+    Cost,
+    Point,
+    adaptive_quintuplet,
+    grid,
+    info_nce,
+    info_nce_with_drawn,
+)
 from benchmarks.truths.bed import SPLITS, Bed
 from benchmarks.truths.ledger import (
     EXPLORED,
@@ -98,14 +106,12 @@ class CostArm:
 
 @cache  # neighbours in a stack share a loss by identity
 def _nce(temperature: float) -> InfoNCELoss:
-    return InfoNCELoss(temperature=temperature, reduction="mean")
+    return info_nce({"temperature": temperature})
 
 
 @cache
 def _candidates(temperature: float) -> InfoNCEWithCandidatesLoss:
-    return InfoNCEWithCandidatesLoss(
-        texts=("hard text",), images=("hard image",), temperature=temperature, reduction="mean"
-    )
+    return info_nce_with_drawn({"temperature": temperature})
 
 
 @cache
@@ -115,7 +121,7 @@ def _triplet(margin: float) -> HardestTripletLoss:
 
 @cache
 def _quintuplet(offline: float) -> AdaptiveQuintuplet:
-    return AdaptiveQuintuplet(offline=offline, reduction="mean")
+    return adaptive_quintuplet({"offline": offline})
 
 
 @cache

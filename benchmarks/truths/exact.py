@@ -18,13 +18,20 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from benchmarks.truths.arms import Cost, Point, closed_form, fit, grid
+from benchmarks.truths.arms import (
+    Cost,
+    Point,
+    adaptive_quintuplet,
+    closed_form,
+    fit,
+    grid,
+    info_nce,
+    info_nce_with_drawn,
+)
 from benchmarks.truths.ledger import todo, write_line
 from benchmarks.truths.world import RegionWorld, World
 from counterfoil.core.io import read_json, write_text
-from counterfoil.losses.aoq import AdaptiveQuintuplet
 from counterfoil.losses.base import Loss
-from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss
 from counterfoil.model import Model
 from counterfoil.negatives.filters import FilterConfig, NegativeFilters
 from counterfoil.negatives.mining import mine_hard_negatives
@@ -87,7 +94,7 @@ def first_round(study: Study, world: World, seed: int) -> Mining:
     """Train a first round by the usual loss and mine its model, for all arms of a seed."""
     cost, point = Cost(), study.point
     rate, batch = point["rate"], study.batch
-    model = fit(world, _nce(point), seed, cost, rate=rate, batch=batch, epochs=study.first)
+    model = fit(world, info_nce(point), seed, cost, rate=rate, batch=batch, epochs=study.first)
     most = study.lists
     long = mine_hard_negatives(
         model,
@@ -203,23 +210,6 @@ def facts_of(lists: HardNegativeLists, long: HardNegativeLists, true: Tensor) ->
     return found
 
 
-def _nce(point: Point) -> InfoNCELoss:
-    return InfoNCELoss(temperature=point["temperature"], reduction="mean")
-
-
-def _candidates(point: Point) -> InfoNCEWithCandidatesLoss:
-    return InfoNCEWithCandidatesLoss(
-        texts=("hard text",),
-        images=("hard image",),
-        temperature=point["temperature"],
-        reduction="mean",
-    )
-
-
-def _quintuplet(point: Point) -> AdaptiveQuintuplet:
-    return AdaptiveQuintuplet(offline=point["offline"], reduction="mean")
-
-
 @final
 @dataclass(frozen=True)
 class ExactArm:
@@ -281,8 +271,8 @@ ADAPTERS = Study(
     first=1,
     point={"rate": 3e-3, "temperature": 0.05},
     arms=_by_name(
-        ExactArm(BASE, _nce, _GRID, 3),
-        *(ExactArm(kind, _candidates, _GRID, 1, kind, 1) for kind in KINDS),
+        ExactArm(BASE, info_nce, _GRID, 3),
+        *(ExactArm(kind, info_nce_with_drawn, _GRID, 1, kind, 1) for kind in KINDS),
     ),
     seeds=range(2, 10),
 )
@@ -309,10 +299,10 @@ TOWERS = Study(
     first=1,
     point={"rate": 2e-2, "temperature": 0.1},
     arms=_by_name(
-        ExactArm(BASE, _nce, _FRESH, 5),
-        *(ExactArm(kind, _candidates, _LATER, 2, kind, 1) for kind in KINDS),
-        ExactArm(AOQ_MINED, _quintuplet, _MARGINS, 1, MINED, 2),
-        ExactArm(AOQ_FALSE, _quintuplet, _MARGINS, 1, FALSE, 2),
+        ExactArm(BASE, info_nce, _FRESH, 5),
+        *(ExactArm(kind, info_nce_with_drawn, _LATER, 2, kind, 1) for kind in KINDS),
+        ExactArm(AOQ_MINED, adaptive_quintuplet, _MARGINS, 1, MINED, 2),
+        ExactArm(AOQ_FALSE, adaptive_quintuplet, _MARGINS, 1, FALSE, 2),
     ),
     seeds=range(2, 10),
 )

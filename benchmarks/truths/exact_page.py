@@ -28,11 +28,11 @@ from benchmarks.truths.table import (
     Claim,
     Points,
     arm_rows,
+    claim_sentence,
     facts_of,
     judge,
     markdown,
     read_points,
-    span_text,
 )
 
 PUBLISHED = {
@@ -119,7 +119,7 @@ def _judged(claim: Claim, points: Mapping[str, Points], seeds: range) -> Plain:
 
 def table(found: Mapping[str, Any]) -> str:
     """Markdown: the declared claims with their verdicts, all arms, then the lists."""
-    parts = [f"- {_sentence(claim)}" for claim in found["claims"]]
+    parts = [f"- {claim_sentence(claim, SPLITS)}" for claim in found["claims"]]
     for split in SPLITS:
         shown = [f"{split} {name}" for name in COLUMNS]
         parts += ["", *arm_rows(found["arms"], shown)]
@@ -156,14 +156,6 @@ _FACTS = {
     "mean score": ("score", "{:.4f}"),
     "empty lists": ("empty", "{:.0f}"),
 }
-
-
-def _sentence(claim: Mapping[str, Any]) -> str:
-    start = f"**{claim['state']}**: {claim['claim']}"
-    if "found" not in claim:
-        return start
-    spans = ", ".join(f"{s} {span_text(span)}" for s, span in zip(SPLITS, claim["found"]))
-    return f"{start} {spans}; {claim['arm']} against {claim['base']}, {claim['seeds']} seeds."
 
 
 def write_pages(

@@ -16,10 +16,22 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from benchmarks.truths.arms import ARMS, BASE, EPOCHS, LISTS, Arm, Cost, Point, fit, grid
+from benchmarks.truths.arms import (
+    ARMS,
+    BASE,
+    EPOCHS,
+    LISTS,
+    Arm,
+    Cost,
+    Point,
+    first_round,
+    fit,
+    grid,
+    info_nce_with_drawn,
+)
 from benchmarks.truths.bed import SPLITS, Bed
 from benchmarks.truths.ledger import todo, write_line
-from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss
+from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.model import Model
 from counterfoil.negatives.filters import FilterConfig
 from counterfoil.negatives.mining import HardNegatives, mine_hard_negatives
@@ -68,16 +80,16 @@ def _shared(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
 
 
 @lru_cache(maxsize=1)
-def _first(bed: Bed, seed: int) -> Model:
-    """Round one of two, of half the epochs, by the usual loss."""
-    loss = InfoNCELoss(temperature=0.05, reduction="mean")
-    return fit(bed, loss, seed, Cost(), rate=3e-3, epochs=EPOCHS // 2)
+def _first(bed: Bed, seed: int) -> tuple[Model, Cost]:
+    """The model of round one of a seed, and what it cost."""
+    cost = Cost()
+    return first_round(bed, seed, cost), cost
 
 
 @lru_cache(maxsize=4)
 def _lists(bed: Bed, seed: int, filters: FilterConfig) -> HardNegatives:
     texts, images = LISTS
-    model = _first(bed, seed)
+    model, _ = _first(bed, seed)
     return mine_hard_negatives(
         model, bed.train, texts_per_image=texts, images_per_text=images, filters=filters
     )
@@ -92,24 +104,19 @@ def _second(
     sampling: SamplingConfig | None = None,
 ) -> Model:
     """Round two from round one, with a mined text and a mined image of each anchor."""
-    loss = InfoNCEWithCandidatesLoss(
-        texts=("hard text",),
-        images=("hard image",),
-        temperature=point["temperature"],
-        reduction="mean",
-    )
     lists = _lists(bed, seed, filters or FilterConfig())
-    cost.steps += EPOCHS // 2 * -(-len(bed.train.texts) // 512)  # of round one
-    cost.pairs += EPOCHS // 2 * len(bed.train.texts)
+    model, before = _first(bed, seed)
+    cost.steps += before.steps
+    cost.pairs += before.pairs
     return fit(
         bed,
-        loss,
+        info_nce_with_drawn(point),
         seed,
         cost,
         rate=point["rate"],
         epochs=EPOCHS // 2,
         sources=[Mined(lists, sampling=sampling or SamplingConfig())],
-        start=copy.deepcopy(_first(bed, seed)),
+        start=copy.deepcopy(model),
         drawn=1,
     )
 

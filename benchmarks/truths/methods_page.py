@@ -24,10 +24,10 @@ from benchmarks.truths.table import (
     RESAMPLES,
     Claim,
     arm_rows,
+    claim_sentence,
     facts_of,
     judge,
     read_points,
-    span_text,
 )
 
 PUBLISHED = Published("methods")
@@ -63,21 +63,13 @@ def summary(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Plain:
 
 def table(found: Mapping[str, Any]) -> str:
     """Markdown: the declared claims with their verdicts, then all arms."""
-    verdicts = [f"- {_sentence(claim)}" for claim in found["claims"]]
+    verdicts = [f"- {claim_sentence(claim, _SHOWN)}" for claim in found["claims"]]
     note = (
         f"Differences are from “{BASE}” on equal seeds, with 95 % intervals over seeds and images "
         f"({RESAMPLES:,} resamples of both), not corrected for the number of rows. RSum: sum of "
         "both directions; the others: mean of both directions, over judged pairs of test."
     )
     return "\n".join([*verdicts, "", *arm_rows(found["arms"], MEASURES), "", note])
-
-
-def _sentence(claim: Mapping[str, Any]) -> str:
-    start = f"**{claim['state']}**: {claim['claim']}"
-    if "found" not in claim:
-        return start
-    spans = ", ".join(f"{s} {span_text(span)}" for s, span in zip(_SHOWN, claim["found"]))
-    return f"{start} {spans}; {claim['arm']} against {claim['base']}, {claim['seeds']} seeds."
 
 
 def write_pages(docs: Path, found: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> None:

@@ -254,6 +254,15 @@ def _sentence(contrast: Mapping[str, Any]) -> str:
     )
 
 
+def claim_sentence(claim: Mapping[str, Any], shown: Sequence[str]) -> str:
+    """A judged claim with its state and, once it was run, an interval under each name `shown`."""
+    start = f"**{claim['state']}**: {claim['claim']}"
+    if "found" not in claim:
+        return start
+    spans = ", ".join(f"{name} {span_text(span)}" for name, span in zip(shown, claim["found"]))
+    return f"{start} {spans}; {claim['arm']} against {claim['base']}, {claim['seeds']} seeds."
+
+
 def rounded(change: float, span: Interval) -> list[float]:
     return [round(number, 3) for number in (change, span.low, span.high)]
 
