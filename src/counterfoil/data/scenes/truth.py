@@ -279,6 +279,16 @@ def foils(caption: str, scene: Scene, rng: torch.Generator) -> list[Foil]:
     return [foil for _, foil in sorted(ranked, key=lambda pair: pair[0])]
 
 
+def foils_by_kind(caption: str, scene: Scene, rng: torch.Generator) -> Iterator[Foil]:
+    """The first of the `foils` of each kind."""
+    kinds: set[str] = set()
+    for foil in foils(caption, scene, rng):
+        if foil.kind in kinds:
+            break  # the first ones differ in kind
+        kinds.add(foil.kind)
+        yield foil
+
+
 def _replacements(parsed: Parse, dice: Dice) -> Iterator[tuple[str, list[Edit]]]:
     for span in parsed.of("size", "pattern", "colour", "object", "number", "relation"):
         for other in _others(parsed, span, dice):

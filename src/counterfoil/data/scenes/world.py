@@ -188,7 +188,7 @@ def _first(seed: int, split: str, family: int) -> Things:
         looks: list[Thing] = []
         for _ in range(dice.pick(HOW_MANY)):
             looks.append(_thing(looks, dice))
-        if things := _placed(looks, dice):
+        if things := placed(looks, dice):
             return things
 
 
@@ -211,21 +211,22 @@ def _thing(others: list[Thing], dice: Dice) -> Thing:
     return replace(new, size=like.size, pattern=like.pattern, radius=like.radius)
 
 
-def _placed(looks: list[Thing], dice: Dice) -> Things | None:
+def placed(looks: list[Thing], dice: Dice) -> Things | None:
     """The things at random places; None if there is no room."""
-    placed: list[Thing] = []
+    there: list[Thing] = []
     for look in looks:
         for _ in range(60):
-            thing = _somewhere(look, placed, dice)
-            if _clear(thing, placed):
-                placed.append(thing)
+            thing = somewhere(look, there, dice)
+            if is_clear(thing, there):
+                there.append(thing)
                 break
         else:
             return None
-    return tuple(placed)
+    return tuple(there)
 
 
-def _somewhere(look: Thing, placed: list[Thing], dice: Dice) -> Thing:
+def somewhere(look: Thing, placed: Sequence[Thing], dice: Dice) -> Thing:
+    """The thing at a random place, which may not be clear of those that are placed."""
     low, high = EDGE + look.radius, 1000 - EDGE - look.radius
     if placed and dice.chance(0.3):  # beside another, or few things would be next to each other
         other = dice.pick(placed)
@@ -236,7 +237,7 @@ def _somewhere(look: Thing, placed: list[Thing], dice: Dice) -> Thing:
     return replace(look, x=dice.between(low, high), y=dice.between(low, high))
 
 
-def _clear(thing: Thing, others: list[Thing]) -> bool:
+def is_clear(thing: Thing, others: Sequence[Thing]) -> bool:
     """Return True if a thing is inside the picture and its relations to others are clear."""
     low, high = EDGE + thing.radius, 1000 - EDGE - thing.radius
     inside = low <= thing.x <= high and low <= thing.y <= high
@@ -265,7 +266,7 @@ def _nudged(things: list[Thing], dice: Dice) -> Things | None:
     for thing in things:
         x, y = thing.x + dice.between(-18, 18), thing.y + dice.between(-18, 18)
         thing = replace(thing, x=x, y=y, turn=dice.between(-10, 10))
-        if not _clear(thing, placed):
+        if not is_clear(thing, placed):
             return None
         placed.append(thing)
     return tuple(placed)
@@ -283,7 +284,7 @@ def _change(things: list[Thing], dice: Dice) -> None:
     at = dice.below(len(things))
     thing = things[at]
     if kind == "place":
-        things[at] = _somewhere(thing, things[:at] + things[at + 1 :], dice)
+        things[at] = somewhere(thing, things[:at] + things[at + 1 :], dice)
         return
     values = [value for value in KINDS[kind] if value != getattr(thing, kind)]
     new: dict[str, Any] = {kind: dice.pick(values)}

@@ -21,7 +21,7 @@ from counterfoil.data.features import features_of
 from counterfoil.data.images import Pictures
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.scenes import graphs
-from counterfoil.data.scenes.truth import foils as scene_foils
+from counterfoil.data.scenes.truth import foils_by_kind
 from counterfoil.evaluation.foils.files import (
     Rows,
     StoredPictures,
@@ -324,7 +324,7 @@ def scenes_foil_set(source: str, split: str, seed: int) -> FoilSet:
 def foils_of_scenes(dataset: ImageTextDataset, seed: int) -> FoilSet:
     """Pair each caption of rendered scenes with the first foil of each kind.
 
-    The foils are those of `counterfoil.data.scenes.truth.foils`.
+    The foils are those of `counterfoil.data.scenes.truth.foils_by_kind`.
 
     Raises:
         ValueError: an image is no rendered scene.
@@ -347,10 +347,6 @@ def _changed_entries(dataset: ImageTextDataset, rng: torch.Generator) -> Iterato
     scenes = graphs(dataset)
     for row, caption in enumerate(dataset.texts):
         image = int(dataset.text_to_image[row])
-        kinds: set[str] = set()
-        for foil in scene_foils(caption, scenes[image], rng):
-            if foil.kind in kinds:
-                break  # the first ones differ in kind
-            kinds.add(foil.kind)
+        for foil in foils_by_kind(caption, scenes[image], rng):
             name = f"{dataset.text_ids[row]} {foil.kind}"
             yield FoilEntry(name, foil.kind, (dataset.image_ids[image],), (caption, foil.caption))
