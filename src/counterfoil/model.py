@@ -211,7 +211,7 @@ def _check_kind(items: Iterable[ImageInput], kind: type) -> None:
         raise ValueError("give captions (str) or pictures (paths or PIL images), not both")
 
 
-def _open_image(item: Path | Image.Image | bytes | NDArray[Any]) -> Image.Image:
+def open_image(item: Path | Image.Image | bytes | NDArray[Any]) -> Image.Image:
     """An image in RGB."""
     match item:
         case Image.Image():
@@ -464,7 +464,7 @@ class Model:
         if kind is str:
             captions = [item for item in batch if isinstance(item, str)]
             return self.model.encode_texts(self.processor.process_texts(captions).to(device))
-        pictures = [_open_image(item) for item in batch if not isinstance(item, str)]
+        pictures = [open_image(item) for item in batch if not isinstance(item, str)]
         return self.model.encode_images(self.processor.process_images(pictures).to(device))
 
     def similarity(

@@ -54,7 +54,7 @@ def focal(focus: str, direction: str, what: str, caption: int) -> Tensor:
         weights = replace(head, focus="none").weights(block)
         maps = weights[0].transpose(0, 1) if direction == "t2i" else weights[:, :, 0]
     else:
-        maps = model.attention_maps(images, one)[direction == "i2t"]
+        maps = model.word_region_maps(images, one, direction)
     maps, words = maps[:, :length], one.tokens[:, :length]
     maps, context = (maps, images.tokens) if direction == "t2i" else (maps.mT, words)
     return maps @ context if what == "attended" else maps > 0 if what == "mask" else maps

@@ -49,7 +49,7 @@ def attention(direction: str, what: str, caption: int) -> Tensor:
     golden, model = build(cross_attn=direction)
     images, texts = golden_scores.kernel(golden.inputs)
     one = texts.rows(torch.full((len(images),), caption))
-    maps = model.attention_maps(images, one)[:, : int(one.mask[0].sum())]  # (I, L, R)
+    maps = model.word_region_maps(images, one)[:, : int(one.mask[0].sum())]  # (I, L, R)
     words = one.tokens[:, : maps.shape[1]]
     if direction == "t2i":
         return maps.transpose(1, 2) if what == "attn" else maps @ images.tokens

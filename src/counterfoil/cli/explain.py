@@ -178,7 +178,7 @@ class _Picture:
 def _picture_of(image: str, source: DataSource | None) -> _Picture:
     """The image, by its path, or by its id where data are given."""
     from counterfoil.data.images import is_picture_name, open_picture
-    from counterfoil.evaluation.explain import find_image_row
+    from counterfoil.evaluation.read_image import find_image_row
 
     if source is not None:
         dataset = source.open()

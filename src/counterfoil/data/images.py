@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from io import BytesIO
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, cast, final
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeAlias, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -327,6 +327,9 @@ def _baseline_jpeg(file: Path | BinaryIO) -> JpegImageFile | None:
 # Transforms: images to arrays of one shape, matching the preprocessing of pretrained models.
 
 Array = npt.NDArray[Any]
+# x1, y1, x2, y2 as fractions of a picture, beyond 0 and 1 where it is padded
+Box: TypeAlias = tuple[float, float, float, float]
+WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
 Fit = Literal["squash", "center", "shortest", "shortest-floor", "longest"]
 Filter = Literal["bicubic", "bilinear", "lanczos", "nearest", "box", "hamming"]
 _MOST_CROPPED = 8  # times the size
@@ -405,22 +408,34 @@ class ResizeCrop:
     def scaled(self, picture: Image.Image) -> Image.Image:
         """An image in RGB, resized and not yet cropped or padded."""
         picture = rgb(picture)
-        if self.fit == "center":
-            side = min(picture.size)
-            left, top = (picture.width - side) // 2, (picture.height - side) // 2
-            picture = picture.crop((left, top, left + side, top + side))
-        if self.fit.startswith(
-            "shortest"
-        ):  # of a line of pixels all but the middle is cropped below
-            most = _MOST_ASPECT * min(picture.size)
-            left, top = (max(0, side - most) // 2 for side in picture.size)
-            if left or top:
-                right, bottom = picture.width - left, picture.height - top
-                picture = picture.crop((left, top, right, bottom))
+        if (part := self._cut(*picture.size)) != (0, 0, *picture.size):
+            picture = picture.crop(part)
         sides = self._sides(*picture.size)
         if picture.size != sides:
             picture = picture.resize(sides, Image.Resampling[self.filter.upper()])
         return picture
+
+    def seen(self, width: int, height: int) -> Box:
+        """Place of the result in a picture of this width and height."""
+        left, top, right, bottom = self._cut(width, height)
+        wide, high = right - left, bottom - top
+        resized = self._sides(wide, high)
+        x, y = (self._margin(side) for side in resized)
+        across, down = wide / resized[0] / width, high / resized[1] / height  # of a pixel
+        first = (left / width + x * across, top / height + y * down)
+        return *first, first[0] + self.size * across, first[1] + self.size * down
+
+    def _cut(self, width: int, height: int) -> tuple[int, int, int, int]:
+        """The part of a picture that is resized."""
+        left = top = 0
+        if self.fit == "center":
+            side = min(width, height)
+            left, top = (width - side) // 2, (height - side) // 2
+            return left, top, left + side, top + side
+        if self.fit.startswith("shortest"):  # of a line of pixels all but the middle is cropped
+            most = _MOST_ASPECT * min(width, height)
+            left, top = (max(0, side - most) // 2 for side in (width, height))
+        return left, top, width - left, height - top
 
     def _sides(self, width: int, height: int) -> tuple[int, int]:
         size = self.resized or self.size
@@ -472,6 +487,10 @@ class ResizeKeepAspect:
     def key(self) -> str:
         """Name of the transform in the hash of cache files."""
         return f"shaped {self.size} {self.divisor}"
+
+    def seen(self, width: int, height: int) -> Box:
+        """Place of the result in a picture of this width and height: all of it."""
+        return WHOLE
 
     def sides(self, width: int, height: int) -> tuple[int, int]:
         """Resized width and height of an image of this width and height."""

@@ -27,7 +27,9 @@ from counterfoil.core.types import ModalityBatch
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import feature_mean_std
 from counterfoil.data.images import (
+    WHOLE,
     Array,
+    Box,
     ImageTransform,
     ResizeCrop,
     ResizeKeepAspect,
@@ -91,6 +93,10 @@ class ImageProcessor(ABC):
     def title(self) -> str:
         """What it reads, in words."""
         return type(self).__name__
+
+    def seen(self, width: int, height: int) -> Box | None:
+        """Place of the input in a picture of this width and height; None if it is not known."""
+        return None
 
     @abstractmethod
     def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
@@ -233,6 +239,10 @@ class PixelProcessor(ImageProcessor):
         if self.frame:
             return ResizeCrop.named(self.size, self.frame)
         return ResizeCrop(self.size, "center" if self.crop else "squash")
+
+    def seen(self, width: int, height: int) -> Box:
+        transform = self.transform
+        return WHOLE if transform is None else transform.seen(width, height)
 
     def _whole(self, rows: Tensor, pictures: Sequence[Image.Image]) -> ModalityBatch:
         canvas = np.zeros((len(pictures), self.size, self.size, 3), np.uint8)

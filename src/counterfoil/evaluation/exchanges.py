@@ -196,7 +196,7 @@ def score_captions(
 ) -> list[float]:
     """Scores of N captions with the images of (N,) rows, see `RetrievalModel.loss_scores`."""
     scores: list[float] = []
-    device = next(model.parameters()).device
+    device = images.tokens.device
     with evaluation_mode([model]):
         for start in range(0, len(captions), SCORE_BATCH):
             part = slice(start, start + SCORE_BATCH)

@@ -19,14 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final, overload
 import torch
 from torch import Tensor
 
-from counterfoil.core.config import unknown_name
 from counterfoil.core.console import Lines, progress
 from counterfoil.core.io import check_file, write_json
 from counterfoil.core.resumable import PartsFolder, check_begun, is_begun, write_facts
 from counterfoil.core.types import Embeddings, WordHead, WordHeadModel
 from counterfoil.data.caption_edits import TextChange
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.processor import Processor
 from counterfoil.data.tokenizers import Tokenizer, pack_tokens, word_spans
 from counterfoil.evaluation.caption_check import CaptionCheck, Verdict, hedged, sentence
 from counterfoil.evaluation.exchanges import (
@@ -37,6 +35,8 @@ from counterfoil.evaluation.exchanges import (
     encode_rows,
     score_captions,
 )
+from counterfoil.evaluation.read_image import read_image, text_processor
+from counterfoil.evaluation.similarity_maps import SimilarityMaps, maps_of, without_maps
 from counterfoil.evaluation.word_heads import (
     ImageSentences,
     RankedReplacements,
@@ -135,6 +135,7 @@ class Explanation:
     unread: int | None = None
     verdict: Verdict = "cannot tell"
     mistakes: float | None = None
+    maps: SimilarityMaps | None = None
 
     def __repr__(self) -> str:
         lines = [f"{self.caption!r}: {self.answer}, score {self.score:.3f}"]
@@ -169,7 +170,10 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """The explanation as plain values for JSON, with the verdict as a sentence."""
-        return {**asdict(self), "told": self.told}
+        plain = asdict(self)
+        if self.maps is None:
+            del plain["maps"]
+        return {**plain, "told": self.told}
 
 
 @final
@@ -194,6 +198,7 @@ def explain(
     corrections: int = 3,
     exchanges: WordExchanges | None = None,
     check: CaptionCheck | None = None,
+    maps: bool = True,
 ) -> Explanation: ...
 @overload
 def explain(
@@ -206,6 +211,7 @@ def explain(
     corrections: int = 3,
     exchanges: WordExchanges | None = None,
     check: CaptionCheck | None = None,
+    maps: bool = True,
 ) -> list[Explanation]: ...
 def explain(
     model: Model,
@@ -217,6 +223,7 @@ def explain(
     corrections: int = 3,
     exchanges: WordExchanges | None = None,
     check: CaptionCheck | None = None,
+    maps: bool = True,
 ) -> Explanation | list[Explanation]:
     """Say whether captions fit an image, and explain it word by word.
 
@@ -229,6 +236,7 @@ def explain(
         corrections: proposed for each doubted word, at most.
         exchanges: of `fit_exchanges`; words are doubted by them, not by heads.
         check: of `fit_caption_check` with this model; without one, every verdict is "cannot tell".
+        maps: say where in the picture, see `similarity_maps`, if the model has maps.
 
     Returns:
         An explanation, or a list of them for several captions.
@@ -245,11 +253,7 @@ def explain(
     processor = text_processor(model)
     if not all(text.strip() for text in captions):
         raise ValueError("the caption is empty; describe the picture")
-    if isinstance(image, str) and dataset is not None:
-        rows = torch.tensor([find_image_row(dataset, image)])
-        images = encode_rows(model, dataset, rows)
-    else:
-        images = model.encode([Path(image) if isinstance(image, str) else image])
+    read = read_image(model, image, dataset)
     if check is not None:
         check.check_model(model)
     config = ExplainConfig(threshold, corrections, exchanges, check)
@@ -258,13 +262,18 @@ def explain(
     else:
         processor.warn_of_captions(captions)
     same_image = torch.zeros(len(captions), dtype=torch.long)
-    explanations = explain_pairs(model, images, captions, same_image, config)
+    explanations = explain_pairs(model, read.encoded, captions, same_image, config)
     for explanation in explanations:
         if explanation.unread is not None:
             raise ValueError(
                 f"the caption is too long for {model.name}, which reads it up to "
                 f"{explanation.caption[: explanation.unread][-30:]!r}; leave out what follows"
             )
+    if maps and not without_maps(model):
+        mapped = maps_of(model, read, captions)
+        explanations = [
+            replace(one, maps=own) for one, own in zip(explanations, mapped, strict=True)
+        ]
     return explanations[0] if isinstance(caption, str) else Lines(explanations)
 
 
@@ -358,28 +367,6 @@ def describe_missing_heads(model: Model) -> str:
     if not missing:
         return ""
     return f"{model.name} has no head that {' or '.join(missing)} words, as TAGS-DC trains them"
-
-
-def text_processor(model: Model) -> Processor:
-    """The processor of a model that reads captions; refuses a model of ready-made vectors."""
-    if model.processor is None or model.processor.tokenizer is None:
-        raise ValueError(
-            f"{model.name} compares ready-made vectors and cannot read a caption; give a model "
-            "folder or the name of a model"
-        )
-    return model.processor
-
-
-def find_image_row(dataset: ImageTextDataset, image_id: str) -> int:
-    """The row of an image, by its id."""
-    try:
-        return list(dataset.image_ids).index(image_id)
-    except ValueError:
-        noun = f"an image of {dataset.name}"
-        raise ValueError(
-            f"{unknown_name(image_id, list(dataset.image_ids[:5]), noun)[:-1]}, …; "
-            f"{len(dataset):,} in all"
-        ) from None
 
 
 def _truncation(text: str, words: Sequence[WordSpan]) -> int | None:

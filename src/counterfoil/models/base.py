@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -19,7 +19,7 @@ from counterfoil.core.types import (
     ModalityBatch,
     Pairs,
 )
-from counterfoil.models.layers.pooling import full_precision, inner_pairs, inner_products
+from counterfoil.models.layers.pooling import PatchGrid, full_precision, inner_pairs, inner_products
 
 Weights = Literal["stored", "fp32", "bf16"]  # types of numbers in which weights are loaded
 ENCODER = "encoder"  # folder of a library's files within a saved model
@@ -92,6 +92,15 @@ class RetrievalModel(nn.Module, ABC):
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (I, T) scores of every image with every text."""
         return score_all_pairs(self.score_pairs, images, texts)
+
+    def patch_grid(self, images: ModalityBatch, vectors: int) -> PatchGrid | None:
+        """Return which of so many vectors of an image are patches; None if that is not known.
+
+        Args:
+            images: one image.
+            vectors: those that its encoding has.
+        """
+        return None
 
     def loss_scores(self, scores: Tensor) -> Tensor:
         """Return scores as losses and explanations read them, in the same order.
@@ -177,6 +186,33 @@ class WordEmbeddingModel(Protocol):
     @property
     def mask_word(self) -> int | None:
         """Id of the mask token; None if there is none."""
+        ...
+
+
+@runtime_checkable
+class WordRegionModel(Protocol):
+    """A model whose score pools a number of every word with every region or patch."""
+
+    @property
+    def maps_attention(self) -> bool:
+        """Whether these are weights of attention; else similarities."""
+        ...
+
+    def word_region_maps(self, images: Embeddings, texts: Embeddings) -> Tensor:
+        """Return the (P, L, R) numbers of the words of text p with the regions of image p."""
+        ...
+
+
+@runtime_checkable
+class TokenizesCaptions(Protocol):
+    """A model whose library tokenizes captions itself."""
+
+    def token_spans(self, captions: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """Return the first character of each word vector and the one after its last; 0, 0 for none.
+
+        Raises:
+            ValueError: the tokenizer has no offsets.
+        """
         ...
 
 

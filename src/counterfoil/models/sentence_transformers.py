@@ -33,7 +33,12 @@ from counterfoil.models.base import ENCODER, RetrievalModel, SingleVectorModel, 
 from counterfoil.models.layers.joint_encoder import tokens_at_once
 from counterfoil.models.layers.late_interaction import MaxSimModel
 from counterfoil.models.layers.lora import add_lora, lora_state, merge_lora
-from counterfoil.models.layers.pooling import check_choice, single_vector, unit_vectors
+from counterfoil.models.layers.pooling import (
+    PatchGrid,
+    check_choice,
+    single_vector,
+    unit_vectors,
+)
 from counterfoil.models.library_folders import MODULES, read_modules, read_settings
 
 WEIGHTS = "model.safetensors"
@@ -224,6 +229,56 @@ class MultiVectorEmbedder(SentenceTransformersModel, MaxSimModel):
         """Encode characters (N, L) as (N, M, D) vectors."""
         return self._bags(captions_of(texts), "query")
 
+    def patch_grid(self, images: ModalityBatch, vectors: int) -> PatchGrid | None:
+        """Return the patches among the vectors of a picture, as the library finds them."""
+        from sentence_transformers.multi_vector_encoder.interpretability import get_n_patches
+
+        (picture,) = pictures_of(images)
+        prepares = getattr(self.body.processor, "image_processor", None)
+        if _crops(prepares) or getattr(prepares, "do_pad", False):
+            return None
+        try:
+            columns, rows = get_n_patches(self.body, picture.size)
+        except (ValueError, NotImplementedError, LookupError, TypeError, AttributeError):
+            return None  # of models that it does not know
+        features = self.body.preprocess([picture], prompt=self._prompt("document"), task="document")
+        kept = self._outputs([picture], "document")[0]["attention_mask"][0].bool().cpu()
+        token = self.body.tokenizer.convert_tokens_to_ids(self.body.processor.image_token)
+        if "input_ids" not in features or len(features["input_ids"][0]) != len(kept):
+            return None
+        places = (features["input_ids"][0].cpu() == token)[kept].nonzero().squeeze(1)
+        first = int(places[0]) if len(places) else 0
+        if len(places) != rows * columns or int(places[-1]) - first + 1 != len(places):
+            return None
+        return PatchGrid(rows, columns, first)
+
+    def token_spans(self, captions: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """Return the characters of each vector of a caption; 0, 0 for markers and expansions."""
+        from sentence_transformers.multi_vector_encoder.interpretability import (
+            real_query_token_slice,
+        )
+
+        read = self.body.tokenizer
+        if not getattr(read, "is_fast", False):
+            raise ValueError(f"the tokenizer of {self.name} has no offsets of its tokens")
+        spans = []
+        for caption in captions:
+            text = caption.strip()
+            start = len(caption) - len(caption.lstrip())
+            at = real_query_token_slice(self.body, text)
+            kept = self._outputs([text], "query")[0]["attention_mask"][0]
+            own = read(text, add_special_tokens=False, return_offsets_mapping=True)
+            offsets = own["offset_mapping"]
+            if len(offsets) != at.stop - at.start or not bool(kept[: at.stop].all()):
+                raise ValueError(
+                    f"{self.name} reads {text!r} with other tokens than its tokenizer gives it "
+                    "alone, so that they cannot be told apart"
+                )
+            row = [(0, 0)] * int(kept.sum())
+            row[at] = [(start + a, start + b) for a, b in offsets]
+            spans.append(row)
+        return spans
+
     def _bags(self, inputs: Sequence[Any], task: str) -> Embeddings:
         outputs = self._outputs(inputs, task)
         return Embeddings.cat(
@@ -324,6 +379,14 @@ def _packed(tokens: Tensor, mask: Tensor) -> Embeddings:
     mask = mask.gather(1, order)
     tokens = tokens.gather(1, order.unsqueeze(-1).expand(-1, -1, tokens.shape[2]))
     return Embeddings(tokens.masked_fill(~mask.unsqueeze(-1), 0), mask)
+
+
+def _crops(prepares: Any) -> bool:
+    """Return whether an image processor cuts a part of pictures off."""
+    if not getattr(prepares, "do_center_crop", False):
+        return False
+    size, crop = (dict(getattr(prepares, name) or {}) for name in ("size", "crop_size"))
+    return "shortest_edge" in size or size != crop
 
 
 def _count(features: dict[str, Any]) -> int:

@@ -19,7 +19,8 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import ImageTransform, PictureFiles, open_picture
 from counterfoil.evaluation.caption_check import CAPTION_CHECK, UNCALIBRATED
 from counterfoil.evaluation.exchanges import EXCHANGES
-from counterfoil.evaluation.explain import Explanation, explain, text_processor
+from counterfoil.evaluation.explain import Explanation, explain
+from counterfoil.evaluation.read_image import text_processor
 from counterfoil.model import Model
 from counterfoil.models.layers.pooling import single_vector
 from counterfoil.scoring.encode import Side
@@ -280,7 +281,9 @@ class SearchService:
     def explain(self, image: ImageInput, caption: str) -> Explanation:
         """Explanation of a caption of a picture, or of an image of the index."""
         dataset = self._dataset if isinstance(image, str) else None
-        made = explain(self.explainer, image, caption, dataset=dataset, exchanges=self.exchanges)
+        made = explain(
+            self.explainer, image, caption, dataset=dataset, exchanges=self.exchanges, maps=False
+        )
         return self.check.applied(made) if self.check else made
 
     @property

@@ -15,8 +15,8 @@ from counterfoil.evaluation.explain import (
     describe_missing_heads,
     explain,
     explain_dataset,
-    find_image_row,
 )
+from counterfoil.evaluation.read_image import find_image_row
 from counterfoil.model import Model, load_model
 
 

@@ -84,7 +84,7 @@ def test_uniform_rows_stay_uniform(focus, dtype):
 def test_attention_sums_to_one_and_gives_the_score(focus):
     images, texts = bags(images=4, texts=4)
     host = model(focus)
-    by_words, by_regions = host.attention_maps(images, texts)
+    by_words, by_regions = (host.word_region_maps(images, texts, way) for way in ("t2i", "i2t"))
     for p in range(4):
         words, regions = texts.mask[p], images.mask[p]
         v, w = images.tokens[p][regions], texts.tokens[p][words]

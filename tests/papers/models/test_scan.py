@@ -97,7 +97,7 @@ def test_untouched_pairs_are_not_visited(monkeypatch):
 def test_attention_sums_to_one_and_gives_the_score(direction):
     images, texts = bags(images=4, texts=4)
     scan = model(direction=direction, aggregate="Mean")
-    maps = scan.attention_maps(images, texts)
+    maps = scan.word_region_maps(images, texts)
     assert maps.shape == (4, 6, 5)
     for p in range(4):
         words, regions = texts.mask[p], images.mask[p]

@@ -8,6 +8,8 @@ from torch import Tensor
 from counterfoil.core.types import Embeddings, Pairs
 from counterfoil.models.layers.cross_attention import (
     AttentionHead,
+    CrossAttention,
+    Direction,
     PackedTexts,
     QueryPooling,
     score_tiles,
@@ -54,12 +56,41 @@ class AttentionModel(TwoTowerModel):
         aligned = align_listed(self.heads, nonempty(images), texts, pairs)
         return score_aligned(aligned, self.heads, self.query_pooling)
 
+    @property
+    def maps_attention(self) -> bool:
+        """Whether `word_region_maps` is attention; else the similarities that are pooled."""
+        return isinstance(_of_direction(self.heads, None), CrossAttention)
+
+    def word_region_maps(
+        self, images: Embeddings, texts: Embeddings, direction: Direction | None = None
+    ) -> Tensor:
+        """Return (P, L, R) numbers of the words of text p with the regions of image p.
+
+        For a head that attends they are its weights, which sum to 1 over the regions ("t2i") or
+        over the words ("i2t"); for one that takes the most similar vector, inner products.
+
+        Args:
+            images: P images, each with a region.
+            texts: P texts.
+            direction: of the head; None for the one whose words attend, if there is one.
+        """
+        head = _of_direction(self.heads, direction)
+        pairs = align_pairs(self.heads, images, texts)
+        return pairs.weights(head) if isinstance(head, CrossAttention) else pairs.affinity
+
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (I, T) scores: by kernels on a GPU, else one matrix product per tile."""
         scores = kernel_scores(images, texts, self.heads, self.query_pooling)
         if scores is not None:
             return scores
         return torch_scores(nonempty(images), texts, self.heads, self.query_pooling)
+
+
+def _of_direction(heads: tuple[AttentionHead, ...], direction: Direction | None) -> AttentionHead:
+    """The head of a direction; without one, the first whose words attend, or else the first."""
+    wanted = "t2i" if direction is None else direction
+    found = [head for head in heads if head.direction == wanted]
+    return found[0] if found or direction is not None else heads[0]
 
 
 def score_aligned(

@@ -78,6 +78,21 @@ class MaxSimModel(RetrievalModel, ABC):
             images, texts = _in_full_precision(nonempty(images)), _in_full_precision(texts)
             return torch_scores(images, texts, *scoring)
 
+    @property
+    def maps_attention(self) -> bool:
+        """Whether `word_region_maps` is attention; it is what the score takes the best of."""
+        return False
+
+    def word_region_maps(self, images: Embeddings, texts: Embeddings) -> Tensor:
+        """Return the (P, L, R) inner products of the words of text p with the regions of image p.
+
+        The score takes the best of each word ("t2i"), of each region ("i2t") or of both.
+        """
+        heads, _ = self._scoring()
+        images, texts = _in_full_precision(images), _in_full_precision(texts)
+        with torch.autocast(images.tokens.device.type, enabled=False):
+            return align_pairs(heads, images, texts).affinity
+
     def _scoring(self) -> tuple[tuple[HardAssignment, ...], QueryPooling]:
         ways = get_args(Direction) if self.direction == "both" else (self.direction,)
         pooling = QueryPooling("Mean" if self.mean else "Sum", divisor=len(ways))

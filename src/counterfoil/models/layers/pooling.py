@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import torch
@@ -89,6 +91,39 @@ class ImageTower(nn.Module, ABC):
     @abstractmethod
     def forward(self, items: ModalityBatch) -> Embeddings:
         """Encode N images as (N, R, width) vectors, not normalised; arbitrary at padding."""
+
+    def patch_grid(self, vectors: int, pixels: tuple[int, int]) -> PatchGrid | None:
+        """Return which of an image's vectors are patches; None if that is not known.
+
+        Args:
+            vectors: R.
+            pixels: height and width of the input.
+        """
+        return None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PatchGrid:
+    """Vectors of an image that are patches of the input, row by row and one after the other."""
+
+    rows: int
+    columns: int
+    first: int = 0  # vectors before them, such as a class token
+
+    @staticmethod
+    def square(vectors: int, pixels: tuple[int, int], *, patch: int = 0) -> PatchGrid | None:
+        """The square that so many vectors are, or its last ones where the size of a patch is known.
+
+        None if they are no square, or the input is none.
+        """
+        side = math.isqrt(vectors)
+        if patch:
+            side = min(side, pixels[1] // patch)
+        before = vectors - side * side
+        if pixels[0] != pixels[1] or (before and not patch):
+            return None
+        return PatchGrid(side, side, before)
 
 
 class TextTower(nn.Module, ABC):

@@ -22,6 +22,7 @@ from counterfoil.core.optional import first_line, hub_options, optional_import, 
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers.pooling import (
     ImageTower,
+    PatchGrid,
     TextTower,
     check_positive,
     full_mask,
@@ -478,6 +479,10 @@ class HFVisionTower(StatesTower):
         cells = adaptive_avg_pool2d(states, self.side) if self.side else states
         return cells.flatten(2).transpose(1, 2)
 
+    def patch_grid(self, vectors: int, pixels: tuple[int, int]) -> PatchGrid | None:
+        """Return the square of cells, or of the patches behind a class token."""
+        return PatchGrid.square(vectors, pixels, patch=_patch_size(self.body))
+
 
 @final
 class FrozenPatches(PretrainedTower, ImageTower):
@@ -563,20 +568,29 @@ class FrozenPatches(PretrainedTower, ImageTower):
         encoded: Embeddings = self.regions(replace(items, values=patches, mask=mask))
         return encoded
 
+    def patch_grid(self, vectors: int, pixels: tuple[int, int]) -> PatchGrid | None:
+        """Return the square of patches."""
+        return PatchGrid.square(vectors, pixels)
+
     def _patches(self, pixels: Tensor) -> Tensor:
         states = _last_hidden_state(self.body, pixels)
         if states is None or states.dim() not in (3, 4):
             raise ValueError(f"{type(self.body).__name__} has no last hidden state of patches")
         if states.dim() == 3:  # special tokens stand before the patches
             side = math.isqrt(states.shape[1])
-            patch = getattr(self.body.config, "patch_size", None)
-            if isinstance(patch, int):
+            if patch := _patch_size(self.body):
                 side = min(side, pixels.shape[-1] // patch)
             patches = states[:, states.shape[1] - side * side :]
             states = patches.mT.reshape(len(patches), -1, side, side)
         if 0 < self.side < max(states.shape[2:]):
             states = adaptive_avg_pool2d(states, self.side)
         return states.flatten(2).transpose(1, 2)
+
+
+def _patch_size(body: nn.Module) -> int:
+    """Side of a transformer's patches in pixels; 0 where it is not known."""
+    patch = getattr(body.config, "patch_size", None)
+    return patch if isinstance(patch, int) else 0
 
 
 def _check_grid(grid: int) -> None:
@@ -767,6 +781,10 @@ class GridTower(PretrainedTower, ImageTower):
         tokens = self.fc(features.flatten(2).transpose(1, 2))
         bag = Embeddings(tokens, full_mask(tokens))
         return drop_cells(bag, self.cell_drop) if self.training else bag
+
+    def patch_grid(self, vectors: int, pixels: tuple[int, int]) -> PatchGrid | None:
+        """Return the square of patches."""
+        return PatchGrid.square(vectors, pixels)
 
 
 @final

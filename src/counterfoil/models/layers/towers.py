@@ -19,6 +19,7 @@ from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pooling import (
     ImageTower,
+    PatchGrid,
     TextTower,
     WordTower,
     batch_norm_tokens,
@@ -431,6 +432,10 @@ class PatchTower(ImageTower):
         tokens = self.fc(grid.flatten(2).transpose(1, 2)) + self.place
         return Embeddings(tokens, full_mask(tokens))
 
+    def patch_grid(self, vectors: int, pixels: tuple[int, int]) -> PatchGrid | None:
+        """Return the square of patches."""
+        return PatchGrid.square(vectors, pixels)
+
 
 def _halve(channels: int, more: int) -> nn.Sequential:
     return nn.Sequential(
@@ -458,6 +463,12 @@ class TwoTowerModel(RetrievalModel):
             )
         self.image, self.text = image, text
         self.normalise = normalise
+
+    def patch_grid(self, images: ModalityBatch, vectors: int) -> PatchGrid | None:
+        if images.values.dim() != 4:
+            return None
+        height, width = images.values.shape[2:]
+        return self.image.patch_grid(vectors, (height, width))
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         return self.scale_texts(self.text(texts))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import final, get_args
 
-from torch import Tensor
-
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.checkpoints import (
     Checkpoint,
@@ -15,7 +13,7 @@ from counterfoil.models.checkpoints import (
 )
 from counterfoil.models.layers.attention_model import AttentionModel
 from counterfoil.models.layers.cross_attention import CrossAttention, QueryPooling, Rule
-from counterfoil.models.layers.fused import align_pairs, prepare_context
+from counterfoil.models.layers.fused import prepare_context
 from counterfoil.models.layers.pooling import ImageTower, TextTower, check_choice
 
 
@@ -73,15 +71,6 @@ class BFAN(AttentionModel):
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode N images as region vectors, with their Gram matrices."""
         return prepare_context(self.scale_images(self.image(images)))
-
-    def attention_maps(self, images: Embeddings, texts: Embeddings) -> tuple[Tensor, Tensor]:
-        """Return two (P, L, R) attentions of image p and text p.
-
-        The first, of words, sums to 1 over the regions; the second, of regions, over the words.
-        """
-        pairs = align_pairs(self.heads, images, texts)
-        by_words, by_regions = (pairs.weights(head) for head in self.heads)
-        return by_words, by_regions
 
 
 NAMES = gru_tower_names("a BFAN")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, final, get_args
 
-from torch import Tensor
-
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.checkpoints import (
     Checkpoint,
@@ -20,7 +18,7 @@ from counterfoil.models.layers.cross_attention import (
     QueryPooling,
     RawNorm,
 )
-from counterfoil.models.layers.fused import align_pairs, prepare_context
+from counterfoil.models.layers.fused import prepare_context
 from counterfoil.models.layers.pooling import ImageTower, TextTower, check_choice
 
 Aggregate = Literal["LogSumExp", "Mean", "Max", "Sum"]
@@ -80,10 +78,6 @@ class SCAN(AttentionModel):
         regions = self.scale_images(self.image(images))
         # the Gram matrices are computed once here, not for every tile of texts
         return prepare_context(regions) if self.attention.direction == "t2i" else regions
-
-    def attention_maps(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P, L, R) attention of image p and text p; sums to 1 over the context."""
-        return align_pairs((self.attention,), images, texts).weights(self.attention)
 
 
 NAMES = gru_tower_names("a SCAN")

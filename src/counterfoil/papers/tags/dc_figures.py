@@ -26,7 +26,6 @@ from counterfoil.evaluation.explain import (
     explain_dataset,
     has_correction_head,
     has_doubt_head,
-    text_processor,
 )
 from counterfoil.evaluation.explanation_page import DOUBT_NOTE, GAIN_NOTE, ExplainedCard
 from counterfoil.evaluation.language_models import (
@@ -37,6 +36,7 @@ from counterfoil.evaluation.language_models import (
     fluency,
     ngram_log_probs,
 )
+from counterfoil.evaluation.read_image import text_processor
 from counterfoil.model import Model, load_model
 from counterfoil.papers.analyses import Anchors, GenerationOptions, Stores, analysis
 from counterfoil.papers.tags.captions import (
