@@ -101,8 +101,11 @@ def caption(rng: np.random.Generator) -> str:
     return " ".join(words[:-1])
 
 
-def write_berts(folder: Path) -> None:
-    """Write the tokenizers of BERT's sizes, over the words above, and one BERT's random weights."""
+def write_berts(folder: Path, **sizes: int) -> None:
+    """Write the tokenizers of BERT's sizes, over the words above, and one BERT's random weights.
+
+    `sizes` are those of its layers, where they are not those of the base model.
+    """
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
     known = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "the", "and", "thing"]
@@ -115,7 +118,7 @@ def write_berts(folder: Path) -> None:
         write_text(place / "vocab.txt", "".join(f"{word}\n" for word in words))
         BertTokenizerFast(vocab=str(place / "vocab.txt")).save_pretrained(place)
     torch.manual_seed(0)
-    model = BertModel(BertConfig(vocab_size=BERTS["bert-base-uncased"]))
+    model = BertModel(BertConfig(vocab_size=BERTS["bert-base-uncased"], **sizes))
     model.save_pretrained(folder / "bert-base-uncased")
 
 
@@ -369,11 +372,11 @@ def _ndgl(folder: Path, images: int = 0) -> Rehearsal:
     return run.of_images(images) if images else run
 
 
-def _student(folder: Path, steps: int) -> dict[str, Any]:
-    run = _ndgl(folder, 40)
+def _student(folder: Path, steps: int, images: int = 40, batch: int = 128) -> dict[str, Any]:
+    run = _ndgl(folder, images)
     for name in ("teacher-1", "teacher-2"):  # random weights
         run.train(name, 1, batch=8)
-    return {"taught": run.teach(), **run.train("student", steps, batch=16)}
+    return {"taught": run.teach(), **run.train("student", steps, batch=batch)}
 
 
 def _tags(folder: Path) -> Rehearsal:
@@ -387,11 +390,11 @@ PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "aoq adaptive": lambda folder: _adaptive(folder, 3),
     "aoq test": lambda folder: _aoq(folder).test("online", 100),
     "ndgl teacher": lambda folder: _ndgl(folder).train("teacher-1", 4),
-    "ndgl student": lambda folder: _student(folder, 1),
+    "ndgl student": lambda folder: _student(folder, 5),
     "tags pretrained": lambda folder: _tags(folder).train("pretrained", 1, batch=8),
-    "tags 1": lambda folder: _tags(folder).train("tags", 1, batch=1),
+    "tags 1": lambda folder: _tags(folder).train("tags", 10, batch=1),
     "tags test": lambda folder: _tags(folder).test("tags", 3),
-    "tags 2": lambda folder: _tags(folder).train("tags-dc", 1, batch=1),
+    "tags 2": lambda folder: _tags(folder).train("tags-dc", 4, batch=1),
 }
 
 

@@ -269,19 +269,24 @@ def _check_calls(spec: Config[Any], where: object) -> None:
         raise ValueError(f"{where} calls {name}, which is no part of a model; the file is refused")
 
 
-def check_reopens(spec: Config[Any], name: str) -> None:
+def check_reopens(spec: Config[Any], name: str, *, without_others: bool = False) -> None:
     """Refuse a call that no folder could hold: call it before a training.
 
     Args:
         spec: the call that builds the model; placeholders may be left.
         name: of the model, for the error.
+        without_others: the folder will hold this call as it is, so that pretrained parts must
+            carry their configurations.
 
     Raises:
         ValueError: the call has a class that files may not name, or an argument that no file has.
     """
     try:
         plain = json.loads(json.dumps(spec.to_dict()))
-        _check_calls(config_from_dict(plain, kinds=registry.SAVED), name)
+        read = config_from_dict(plain, kinds=registry.SAVED)
+        _check_calls(read, name)
+        for call in _inner_calls(read) if without_others else ():
+            _check_sources(call, Path(CARD))
     except ValueError as error:
         raise ValueError(
             f"{name} could not be opened again from a folder: {error}; build it of "

@@ -17,6 +17,7 @@ def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(full_run, "FEATURES", 16)
         full_run.write_data(place / "data", {"train": 30, "dev": 8, "test": 8})
+    full_run.write_berts(place, hidden_size=16, intermediate_size=16, num_attention_heads=2)
     return place
 
 
@@ -46,6 +47,15 @@ def test_a_recipe_is_rehearsed(folder):
     assert run.mine("online", 12)["longest"] == 62  # one caption has 82 words
     run.some_lists()
     assert run.train("adaptive", 1, batch=4)["step_flops"] > row["step_flops"]
+
+
+@pytest.mark.slow
+def test_a_student_reads_what_teachers_of_bert_encode(folder):
+    row = full_run._student(folder, 2, images=30, batch=4)
+    assert row["taught"]["images"] == 30
+    assert row["taught"]["stored_bytes"] > 2 * 30 * full_run.REGIONS * 1024 * 2  # two teachers
+    assert row["steps"] == 2
+    assert row["step_flops"] > 0
 
 
 def test_hours_grow_with_steps_and_shrink_with_precision():

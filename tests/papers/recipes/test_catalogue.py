@@ -38,6 +38,7 @@ from counterfoil.recipes.catalogue import (
     smoke_recipe,
 )
 from counterfoil.recipes.run import run
+from counterfoil.saved import check_reopens
 from counterfoil.training.mined import Mined
 from recipes_cases import recipe_of
 
@@ -196,6 +197,18 @@ def test_models_and_objectives_build(recipes):
         assert sum(p.numel() for p in small.build().parameters()) > 0
     for spec in distinct(recipes, "objective"):
         spec.build()
+
+
+def test_what_a_training_saves_of_a_model_brings_its_own_configuration(recipes):
+    """A folder may not ask for weights or a configuration from elsewhere; BERT's once did."""
+    written = {"pretrained": False, "config": "{}", "text config": "{}"}
+    specs = distinct(recipes, "model")
+    assert sum("BertTextTower" in repr(spec) for spec in specs) > 5
+    for spec in specs:
+        check_reopens(spec.fill(written), "the model", without_others=True)
+        if "BertTextTower" in repr(spec):
+            with pytest.raises(ValueError, match="configuration from elsewhere for its Bert"):
+                check_reopens(spec.fill(written | {"text config": None}), "it", without_others=True)
 
 
 def _offline(spec: Config) -> Config:

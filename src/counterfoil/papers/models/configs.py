@@ -347,6 +347,7 @@ def _words(system: System, profile: DatasetProfile, *, dropout: float = 0.0) -> 
             dropout=dropout,
             word_drop=DROP,
             mask=from_data("mask"),
+            config=from_data("text config"),
         )
     return lazy(
         GRU,

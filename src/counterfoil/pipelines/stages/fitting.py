@@ -23,7 +23,7 @@ from counterfoil.models.base import (
     PretrainedPart,
     RetrievalModel,
 )
-from counterfoil.models.layers.pooling import WordTower
+from counterfoil.models.layers.pooling import TextTower, WordTower
 from counterfoil.negatives.sources import PlannedModel
 from counterfoil.pipelines.stages.base import KINDS, Stage, is_stage_name
 from counterfoil.pipelines.state import DEV, RunContext, RunStopped
@@ -32,6 +32,7 @@ from counterfoil.training.callbacks import IMAGES, DevMetrics, dev_sample_note
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.trainer import TrainResult, dev_figures, merge_lora
 
+CONFIG, TEXT_CONFIG = "config", "text config"  # placeholders for a pretrained part's configuration
 DEV_SAMPLE_SEED = 0  # the same for all trainings, so that their dev figures compare
 
 
@@ -91,8 +92,8 @@ def build_for_training(
     """Build a stage's model with its first weights and its processor.
 
     The values "words", "features", "classes", "size" and "mask" are filled in from the data.
-    "pretrained" is true now and false in the config that is saved, which has "config" too, so that
-    a finished model is opened without the pretrained one it came from.
+    "pretrained" is true now and false in the config that is saved, which has "config" and "text
+    config" too, so that a finished model is opened without the pretrained ones it came from.
     """
     start = load_model(context.model_path(stage.start)) if stage.start else None
     if not isinstance(stage.model.make, type):  # a factory of the user, with a processor of its own
@@ -114,13 +115,13 @@ def build_for_training(
         "size": stage.processor.size if stage.processor.images == "pixels" else 0,
     }
     torch.manual_seed(stage.plan.seed)
-    config = _pretrained_config(start.model) if start else None
-    model = stage.model.fill({**known, "pretrained": start is None, "config": config}).build()
+    known |= _pretrained_configs(start.model if start else None)
+    model = stage.model.fill({**known, "pretrained": start is None}).build()
     if start:
         _load_start_weights(start, model, stage)
     elif word_vectors:
         _load_word_vectors(word_vectors, model, processor, stage)
-    known |= {"pretrained": False, "config": _pretrained_config(model)}
+    known |= {"pretrained": False, **_pretrained_configs(model)}
     return Model(model, processor, stage.name, stage.model.fill(known))
 
 
@@ -129,7 +130,8 @@ def check_model(context: RunContext, stage: ModelStage) -> None:
 
     Called before the first stage runs.
     """
-    check_reopens(stage.model, f"the model of {stage.name!r}")
+    written = {"pretrained": False, CONFIG: "{}", TEXT_CONFIG: "{}"}  # as they will be
+    check_reopens(stage.model.fill(written), f"the model of {stage.name!r}", without_others=True)
     if stage.start and not is_stage_name(stage.start):
         open_initial_model(context, stage, stage.start)
         build_for_training(context, stage)
@@ -178,10 +180,17 @@ def region_classes(train: ImageTextDataset) -> int:
     return 1 if classes is None else int(classes.shape[2])
 
 
-def _pretrained_config(model: RetrievalModel) -> str | None:
-    """The configuration of the pretrained model inside, if there is one."""
-    inside = (part for part in model.modules() if isinstance(part, PretrainedPart))
-    return next((part.config_json for part in inside), None)
+def _pretrained_configs(model: RetrievalModel | None) -> dict[str, str | None]:
+    """The configurations of the pretrained models inside, of one that reads texts and of another.
+
+    A frozen tower of pictures may stand beside BERT.
+    """
+    found: dict[str, str | None] = {CONFIG: None, TEXT_CONFIG: None}
+    for part in model.modules() if model else ():
+        if isinstance(part, PretrainedPart):
+            name = TEXT_CONFIG if isinstance(part, TextTower) else CONFIG
+            found[name] = found[name] or part.config_json
+    return found
 
 
 def _load_start_weights(start: Model, model: RetrievalModel, stage: ModelStage) -> None:
