@@ -187,8 +187,8 @@ def _pretrained_configs(model: RetrievalModel | None) -> dict[str, str | None]:
     """
     found: dict[str, str | None] = {CONFIG: None, TEXT_CONFIG: None}
     for part in model.modules() if model else ():
+        name = TEXT_CONFIG if isinstance(part, TextTower) else CONFIG
         if isinstance(part, PretrainedPart):
-            name = TEXT_CONFIG if isinstance(part, TextTower) else CONFIG
             found[name] = found[name] or part.config_json
     return found
 
