@@ -21,7 +21,7 @@ last verdict on a pair.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, final, get_args
@@ -36,6 +36,8 @@ from counterfoil.data.checks import counted
 from counterfoil.data.dataset import ImageTextDataset
 
 CORRECTIONS_FILE = "corrections.jsonl"
+# files of verdicts on pairs, by their names in a folder
+VERDICTS = ("ExpertAnnotations.txt", "CrowdFlowerAnnotations.txt", CORRECTIONS_FILE)
 CorrectionAction = Literal["keep", "drop", "fix", "true"]
 _KEYS = ("do", "image", "caption", "was", "text", "weight")
 _EITHER = [(True, False), (False, True)]  # an image without a caption, a caption without an image
@@ -325,6 +327,61 @@ def read_votes(path: Path) -> list[tuple[str, str, int, int]]:
             raise ValueError(f"{path}, line {number} has no votes: {line!r}; leave the line out")
         votes.append((fields[0], fields[1], yes, no))
     return votes
+
+
+def read_verdicts(
+    path: Path, dataset: ImageTextDataset
+) -> tuple[dict[tuple[int, int], bool], tuple[str, ...]]:
+    """Read which pairs of a data set people found true, and which false.
+
+    What one of several files says is true is true.
+
+    Args:
+        path: Flickr8k's ``ExpertAnnotations.txt`` (true from a mean rating of 3), its
+            ``CrowdFlowerAnnotations.txt`` or votes of that form (true if more than half say yes),
+            ``corrections.jsonl`` of an audit ("true", and "keep" of a pair: false after all), or a
+            folder of these.
+        dataset: whose pairs count; those of other images and captions are left out.
+
+    Returns:
+        Verdicts by image and caption row, and the names of the files.
+
+    Raises:
+        ValueError: the path does not exist, a file is damaged or another, or judges no pair of
+            these data.
+    """
+    if not path.exists():
+        raise ValueError(f"{path} does not exist; give the file or folder of the judgements")
+    files = [path] if path.is_file() else [path / n for n in VERDICTS if (path / n).exists()]
+    if not files:
+        raise ValueError(f"{path} holds none of {', '.join(VERDICTS)}")
+    images = {name: row for row, name in enumerate(dataset.image_ids)}
+    captions, verdicts = caption_rows(dataset), dict[tuple[int, int], bool]()
+    for file in files:
+        for image, text, is_true in _verdicts_of(file):
+            pair = images.get(image, -1), captions.get(text, -1)
+            if min(pair) >= 0:
+                verdicts[pair] = is_true or verdicts.get(pair, False)
+    if not verdicts:
+        raise ValueError(
+            f"{path} judges no pair of {dataset.name} {dataset.split_name}; give the judgements of "
+            "these pictures, or measure the split that was judged"
+        )
+    return verdicts, tuple(file.name for file in files)
+
+
+def _verdicts_of(path: Path) -> Iterator[tuple[str, str, bool]]:
+    """Image, caption and whether it is true of each pair that a file judges."""
+    if path.suffix == ".jsonl":
+        for each in read_corrections(path):
+            if each.image and each.caption and each.do in ("true", "keep"):
+                yield each.image, each.caption, each.do == "true"
+    elif "expert" in path.name.lower():
+        for image, text, rating in read_expert_ratings(path):
+            yield image, text, rating >= 3
+    else:
+        for image, text, yes, no in read_votes(path):
+            yield image, text, yes > no
 
 
 def read_expert_ratings(path: Path) -> list[tuple[str, str, float]]:

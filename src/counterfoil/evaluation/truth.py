@@ -11,7 +11,7 @@ No annotations are part of this package.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -22,12 +22,7 @@ from torch import Tensor
 from counterfoil.core.config import parse_literal
 from counterfoil.core.io import read_json
 from counterfoil.core.types import Pairs
-from counterfoil.data.corrections import (
-    caption_rows,
-    read_corrections,
-    read_expert_ratings,
-    read_votes,
-)
+from counterfoil.data.corrections import VERDICTS, read_verdicts
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.metrics import R_CAP, Direction, TruthName, queries_with_positives
 from counterfoil.scoring.true_places import TrueInTile, TruePlacesReducer
@@ -35,7 +30,6 @@ from counterfoil.scoring.true_places import TrueInTile, TruePlacesReducer
 LISTS = ("i2t.json", "t2i.json")
 PUBLISHED_QUERIES: Mapping[Direction, int] = {"i2t": 1261, "t2i": 1332}  # of ECCV Caption
 _RULE = f"mAP@R and R-precision read {R_CAP} places at most"
-_Names = Iterable[tuple[str, str, bool]]  # image, caption, whether it is true of the image
 
 
 @final
@@ -143,24 +137,12 @@ def _judged(dataset: ImageTextDataset, path: Path | None) -> Truth:
             "truth 'judged' needs judgements: a file or folder of Flickr8k's experts and crowd, of "
             "votes in that form, or corrections.jsonl of an audit (judgements=…, --judgements)"
         )
-    files = (
-        [path] if path.is_file() else [path / name for name in _READERS if (path / name).exists()]
-    )
-    if not files:
-        hint = "; its lists of true pairs are for truth 'complete'" if _has_lists(path) else ""
-        raise ValueError(f"{path} holds none of {', '.join(_READERS)}{hint}")
-    verdicts: dict[tuple[int, int], bool] = {}
-    rows = _rows_by_name(dataset)
-    for file in files:
-        for image, text, is_true in _reader(file)(file):
-            pair = rows[0].get(image, -1), rows[1].get(text, -1)
-            if min(pair) >= 0:
-                verdicts[pair] = is_true or verdicts.get(pair, False)
-    if not verdicts:
+    if path.is_dir() and _has_lists(path) and not any((path / n).exists() for n in VERDICTS):
         raise ValueError(
-            f"{path} judges no pair of {dataset.name} {dataset.split_name}; give the judgements of "
-            "these pictures, or measure the split that was judged"
+            f"{path} holds none of {', '.join(VERDICTS)}; its lists of true pairs are for truth "
+            "'complete'"
         )
+    verdicts, files = read_verdicts(path, dataset)
     owners = dataset.text_to_image.tolist()
     others = {pair: verdict for pair, verdict in verdicts.items() if owners[pair[1]] != pair[0]}
     found = [pair for pair, verdict in others.items() if verdict]
@@ -169,42 +151,10 @@ def _judged(dataset: ImageTextDataset, path: Path | None) -> Truth:
     side = Side(true, _pairs([pair for pair in others if pair not in known]))
     line = (
         f"judged: own captions, and {len(found):,} of {len(others):,} judged pairs of others "
-        f"({', '.join(file.name for file in files)}); pairs that nobody judged are left out of "
+        f"({', '.join(files)}); pairs that nobody judged are left out of "
         f"mAP, nDCG, AUC, mAP@R and R-precision, and count as wrong in recalls and ranks; {_RULE}"
     )
     return Truth("judged", line, side, side)
-
-
-def _votes(path: Path) -> _Names:
-    return ((image, text, yes > no) for image, text, yes, no in read_votes(path))
-
-
-def _ratings(path: Path) -> _Names:
-    return ((image, text, rating >= 3) for image, text, rating in read_expert_ratings(path))
-
-
-def _corrected(path: Path) -> _Names:
-    """Pairs that an audit found true ("true") or false after all ("keep")."""
-    for each in read_corrections(path):
-        if each.image and each.caption and each.do in ("true", "keep"):
-            yield each.image, each.caption, each.do == "true"
-
-
-_READERS: Mapping[str, Callable[[Path], _Names]] = {
-    "ExpertAnnotations.txt": _ratings,
-    "CrowdFlowerAnnotations.txt": _votes,
-    "corrections.jsonl": _corrected,
-}
-
-
-def _reader(path: Path) -> Callable[[Path], _Names]:
-    if path.suffix == ".jsonl":
-        return _corrected
-    return _ratings if "expert" in path.name.lower() else _votes
-
-
-def _rows_by_name(dataset: ImageTextDataset) -> tuple[dict[str, int], dict[str, int]]:
-    return {name: row for row, name in enumerate(dataset.image_ids)}, caption_rows(dataset)
 
 
 def _pairs(pairs: Sequence[tuple[int, int]]) -> Pairs:
@@ -260,7 +210,7 @@ def _has_lists(path: Path) -> bool:
 
 def _listed(dataset: ImageTextDataset, path: Path) -> Truth:
     """Lists of all true items by query, in both directions."""
-    if path.is_file() or any((path / name).exists() for name in _READERS):
+    if path.is_file() or any((path / name).exists() for name in VERDICTS):
         raise ValueError(
             f"{path} judges some of the pairs; use truth 'judged', or give a folder of lists of "
             "all true pairs, i2t.json and t2i.json"
