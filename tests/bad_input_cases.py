@@ -511,6 +511,13 @@ train vsepp --tune full --written w => --tune and --written are | with --model
 mine vectors --data scenes --output b --set proposals=3 => proposals=… is | with --propose
 audit scenes --output a --split dev => --split is | with --model or --explainer
 audit scenes --output a --set alike=0.5 => alike=… is | with --negatives
+audit scenes --output a --set order=random => order=… is | with --negatives
+audit scenes --output x --negatives y --set order=hard => 'hard' | random
+negatives filter y --data $SCENES --judgements j => Missing option '--output'
+negatives filter y --data $SCENES --judgements j --output x --by marign => did you mean 'margin'
+negatives filter y --data $SCENES --judgements j --output x --confidence 95 => confidence=95.0 | 0.95
+negatives filter y --data $SCENES --judgements j --output x => y | does not exist
+negatives filter $run/lists --data $SCENES --judgements j --output x => j does not exist
 papers write rules scenes --output a --kind numeral --set synonyms=wordnet
     => synonyms=… is | nouns
 papers write tags a scenes --output b --set slack=0.1 => slack=… is | with --guide

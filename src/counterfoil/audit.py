@@ -10,12 +10,13 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, final
+from typing import Any, Literal, TypeVar, final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from counterfoil.core.config import parse_literal
 from counterfoil.core.console import warn
 from counterfoil.data.checks import check_pictures, equal_captions
 from counterfoil.data.corrections import Correction, CorrectionAction
@@ -43,9 +44,10 @@ from counterfoil.negatives.filters import (
     connected_groups,
     near_or_mirrored,
 )
+from counterfoil.negatives.guarantee import pairs_at, sampled_places
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.report.page import PageItem, Provenance, TextPart, template, thumbnail
-from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.encode import EmbeddedDataset, Side
 from counterfoil.scoring.pairs import score_index_pairs
 from counterfoil.scoring.reducers import PairRanks, Ranks
 from counterfoil.scoring.stream import stream_scores
@@ -60,6 +62,7 @@ HARD_TEXTS, HARD_IMAGES = 20, 5  # the hardest mined negatives, which are review
 OWN_CAPTIONS = 5  # shown beside an image
 GROUP_IMAGES = 12  # shown of a group of duplicates
 
+Order = Literal["suspicion", "random"]
 _T = TypeVar("_T")
 
 
@@ -73,18 +76,23 @@ class AuditConfig:
         near: cosine from which two pictures are near-duplicates, at most 1.
         alike: TF-IDF cosine from which a mined text is a likely false negative.
         top: findings of each kind on the page.
+        order: of the mined negatives to judge: "suspicion", those that may be true; "random", a
+            sample of `top` entries of each side of the lists, for
+            `counterfoil.negatives.guarantee`.
     """
 
     split: str = "all"
     near: float = 0.97
     alike: float = 0.6
     top: int = 100
+    order: Order = "suspicion"
 
     def __post_init__(self) -> None:
         check_least("near", self.near)
         check_least("alike", self.alike)
         if self.top < 1:
             raise ValueError(f"top={self.top}: at least 1 finding of each kind is shown")
+        parse_literal(Order, self.order, "an order")
 
 
 @final
@@ -232,7 +240,10 @@ def audit_dataset(
             sections.append(_doubted(display, explainer))
     if negatives is not None:
         mined = _Display(_select_split(dataset, negatives.manifest.split), config.top)
-        sections.append(_false_negatives(mined, negatives, models, config.alike))
+        if config.order == "random":
+            sections.append(_random_sample(mined, negatives))
+        else:
+            sections.append(_false_negatives(mined, negatives, models, config.alike))
     return tuple(section for section in sections if section is not None)
 
 
@@ -678,13 +689,7 @@ def _false_negatives(
     dataset = display.dataset
     members = [model.embed(dataset) for model in models]
     suspected = likely_positives(store.lists, dataset, members, alike=alike)
-    by_image: dict[int, list[ReviewItem]] = {}
-    for pair in suspected[: display.top]:
-        by_image.setdefault(pair.image, []).append(_pair_item(dataset, pair))
-    findings = tuple(
-        Finding(tuple(items), display.image(image), display.captions(image))
-        for image, items in by_image.items()
-    )
+    findings = _by_image(display, suspected[: display.top])
     names = " + ".join(model.name for model in models)
     by_score = f"score at least their positive by {names}, or " if models else ""
     note = (
@@ -698,12 +703,43 @@ def _false_negatives(
     return AuditSection("false-negatives", title, note, len(suspected), shown, findings)
 
 
+def _random_sample(display: _Display, store: NegativeStore) -> AuditSection:
+    """A random sample of the mined negatives, grouped by image."""
+    lists, pairs = store.lists, dict[tuple[int, int], LikelyPositive]()
+    sides: tuple[tuple[Side, Tensor], ...] = (("image", lists.texts), ("text", lists.images))
+    for side, rows in sides:
+        drawn = pairs_at(side, rows, sampled_places(rows, display.top))
+        for image, text in zip(drawn.image.tolist(), drawn.text.tolist(), strict=True):
+            pairs[image, text] = LikelyPositive(image, text, (), None)
+    findings = _by_image(display, list(pairs.values()))
+    note = (
+        f"{display.top:,} entries of the lists of images and as many of those of texts, drawn at "
+        "random. Does the caption describe this picture too? Judge all of them: then counterfoil "
+        f"negatives filter … --set sample={display.top} --judgements corrections.jsonl leaves out "
+        "negatives so that at most a given share is true. Save these corrections elsewhere than "
+        "beside the data, as the lists are of the data without them."
+    )
+    title = "A random sample of the negatives"
+    return AuditSection("sample", title, note, len(pairs), len(pairs), findings)
+
+
+def _by_image(display: _Display, pairs: Sequence[LikelyPositive]) -> tuple[Finding, ...]:
+    """Findings of pairs, one for each image, in the order of their first pairs."""
+    by_image: dict[int, list[ReviewItem]] = {}
+    for pair in pairs:
+        by_image.setdefault(pair.image, []).append(_pair_item(display.dataset, pair))
+    return tuple(
+        Finding(tuple(items), display.image(image), display.captions(image))
+        for image, items in by_image.items()
+    )
+
+
 def _pair_item(dataset: ImageTextDataset, pair: LikelyPositive) -> ReviewItem:
     text, note = dataset.texts[pair.text], ", ".join(pair.reasons)
     if pair.gap is not None:
         note += f", {abs(pair.gap):.3f} {'above' if pair.gap >= 0 else 'below'} its positive"
     own_image = int(dataset.text_to_image[pair.text])
     if own_image >= 0:
-        note += f" · of {dataset.image_ids[own_image]}"
+        note += f"{note and ' · '}of {dataset.image_ids[own_image]}"
     ids = dataset.image_ids[pair.image], dataset.text_ids[pair.text]
     return ReviewItem(*ids, text, PAIR_ACTIONS, PageItem(text), note, pair.gap)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from counterfoil.pipelines.run import DataSource
 
 PAGE_FILE, JSON_FILE = "audit.html", "audit.json"
-SETTINGS = "near", "alike", "top"  # of an `AuditConfig`
+SETTINGS = "near", "alike", "top", "order"  # of an `AuditConfig`
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -40,6 +40,8 @@ app = typer.Typer(rich_markup_mode="markdown")
     "counterfoil audit my-photos/ --output audit/",
     "counterfoil audit my-photos/ --model runs/mine --explainer runs/tags-dc --output audit/",
     "counterfoil audit my-photos/ --model runs/mine --negatives lists/ --output audit/",
+    "counterfoil audit my-photos/ --negatives lists/ --set order=random --set top=200 "
+    "--output sample/",
 )
 def audit(
     context: typer.Context,
@@ -70,7 +72,7 @@ def audit(
 
     if not model and not explainer:
         refuse(context, ("split",), "with --model or --explainer")
-    unread = {} if negatives else {"alike": "with --negatives"}
+    unread = {} if negatives else dict.fromkeys(("alike", "order"), "with --negatives")
     config = with_settings(AuditConfig(split), settings, SETTINGS, **unread)
     ensure_writable_folder(folder / PAGE_FILE)
     for name in (PAGE_FILE, JSON_FILE):

@@ -25,13 +25,74 @@ from counterfoil.cli.options import (
 from counterfoil.core.console import output
 
 SETTINGS = "samples", "alike"  # of `diagnose_lists`
+GUARANTEE = "sample", "one_per_query", "encoder"  # of a `GuaranteeConfig`
 
 diagnose_app = typer.Typer(rich_markup_mode="markdown")
 app = typer.Typer(
     name="negatives",
     no_args_is_help=True,
-    help="Mined negatives on the Hugging Face hub.",
+    help="Filter mined negatives by judged pairs; push and pull them.",
 )
+
+
+@verb(
+    app,
+    "counterfoil negatives filter lists/ --data my-photos/ --judgements judged.jsonl "
+    "--set sample=200 --output filtered/",
+    "counterfoil negatives filter lists/ --data my-photos/ --judgements judged.jsonl "
+    "--set sample=200 --by captions --at-most-true 0.1 --output filtered/",
+    name="filter",
+)
+def filter_lists(
+    store: Annotated[Path, typer.Argument(help="Folder of mined negatives.")],
+    judgements: Annotated[
+        Path, typer.Option(help="What people judged: corrections of an audit, or votes.")
+    ],
+    folder: NewFolder,
+    data: Data = None,
+    at_most_true: Annotated[
+        float, typer.Option(help="Share of the kept pairs that may be true.")
+    ] = 0.05,
+    confidence: Annotated[float, typer.Option(help="How sure that is, for each side.")] = 0.95,
+    by: Annotated[
+        str, typer.Option(help="Measure: margin, score, rank, captions or meanings.")
+    ] = "margin",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Model that scores the pairs; default those that mined."),
+    ] = None,
+    settings: Annotated[list[str] | None, record_settings(*GUARANTEE)] = None,
+) -> None:
+    """Leave out pairs above a threshold, so that few of the kept ones are true.
+
+    The threshold is chosen by judged pairs, a random sample of the listed ones.
+    """
+    from counterfoil.core.config import parse_literal
+    from counterfoil.data.corrections import read_verdicts
+    from counterfoil.model import load_model
+    from counterfoil.negatives.guarantee import GuaranteeConfig, Measure, filter_with_guarantee
+
+    check_new_folder(folder)
+    measure: Measure = parse_literal(Measure, by, "a measure")
+    config = GuaranteeConfig(at_most_true=at_most_true, confidence=confidence, by=measure)
+    config = with_settings(config, settings, GUARANTEE)
+    negatives, dataset = open_negatives(store, data_source(data))
+    verdicts, files = read_verdicts(judgements, dataset)
+    members = [load_model(name).embed(dataset) for name in model or ()]
+    filtered, sides = filter_with_guarantee(negatives, dataset, verdicts, config, members=members)
+    filtered.save(folder)
+    drawn = (
+        f"a sample of {config.sample:,} of each side, drawn from the lists"
+        if config.sample
+        else "all judged pairs, taken for a random sample of the lists"
+    )
+    output(
+        f"{dataset.name} {dataset.split_name}: {config.promise} confidence, by {', '.join(files)} "
+        f"({drawn}{', one of each query' if config.one_per_query else ''})"
+    )
+    for each in sides:
+        output(str(each))
+    output(f"{filtered.lists.describe()}: {folder}")
 
 
 @verb(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import torch
 from torch import Tensor
@@ -251,11 +251,16 @@ def suspects_by_wording(
     vectors = caption_vectors(dataset.texts)
     if not vectors.shape[1]:
         return [[] for _ in inspected]
+
+    def cosines(left: Tensor, right: Tensor) -> Tensor:
+        return torch.from_numpy(caption_cosines(vectors, left.numpy(), right.numpy()))
+
     same = "has the very words of a caption of the image, in any order"
     alike = f"has a TF-IDF cosine of at least {least:g} with a caption of the image"
     estimates = []
     for part in inspected:
-        cosine, listed = _nearest_caption(vectors, dataset.relation, part), part.listed
+        listed = part.listed
+        cosine = nearest_caption(cosines, dataset.relation, part.pairs, listed)
         estimates.append(
             [
                 SuspectedPositives("same words", same, listed & (cosine >= _SAME), listed),
@@ -294,15 +299,24 @@ def _beside(anchor: Tensor, listed: Tensor) -> Tensor:
     return anchor.unsqueeze(1).expand_as(listed)
 
 
-def _nearest_caption(vectors: Any, relation: Relation, inspected: InspectedPairs) -> Tensor:
-    """Return the (S, h) highest cosine of each pair's text with a caption of its image."""
-    cosines = torch.zeros(inspected.listed.shape, dtype=torch.double)
-    for line, listed in enumerate(inspected.listed):
-        images, texts = inspected.pairs.image[line, listed], inspected.pairs.text[line, listed]
+def nearest_caption(
+    cosine: Callable[[Tensor, Tensor], Tensor], relation: Relation, pairs: Pairs, listed: Tensor
+) -> Tensor:
+    """Return the highest cosine of each pair's text with a caption of its image, 0 without one.
+
+    Args:
+        cosine: (P,) text rows and (P,) others to (P,) double cosines.
+        relation: image of each text.
+        pairs: (S, h) rows.
+        listed: (S, h) bool, the pairs that count.
+    """
+    cosines = torch.zeros(listed.shape, dtype=torch.double)
+    for line, there in enumerate(listed):
+        images, texts = pairs.image[line, there], pairs.text[line, there]
         captions, counts = relation.captions(images)
         pair = torch.arange(len(images)).repeat_interleave(counts)
-        each = torch.from_numpy(caption_cosines(vectors, texts[pair].numpy(), captions.numpy()))
-        cosines[line, listed] = cosines.new_zeros(len(images)).scatter_reduce(0, pair, each, "amax")
+        each = cosine(texts[pair], captions)
+        cosines[line, there] = cosines.new_zeros(len(images)).scatter_reduce(0, pair, each, "amax")
     return cosines
 
 

@@ -73,6 +73,7 @@ ELSEWHERE = {
     "counterfoil serve flickr8k-index/ --rerank": "tests/serve/test_service.py",
     "counterfoil evaluate runs/vsepp/online --data flickr8k/ --truth judged": "people's answers; "
     "tests/evaluation/test_truth.py",
+    "counterfoil negatives filter lists/": "people's answers; tests/cli/test_guarantee.py",
     "counterfoil evaluate runs/tags/tags --first": "tests/papers/cli/test_verbs.py",
     "counterfoil run tags": "tests/papers/pipelines/test_run.py",
     "counterfoil papers convert uniter": "tests/papers/models/test_uniter_names.py",
