@@ -55,6 +55,29 @@ def test_a_query_does_not_depend_on_its_neighbours(tmp_path):
         assert torch.equal(alone[1][0], together[1][row])
 
 
+@pytest.mark.parametrize("half", [False, True])
+def test_scores_that_differ_by_rounding_alone_are_ranked_by_their_own_sums(tmp_path, half):
+    """A product proposes, and it rounds otherwise than the sum that decides."""
+    generator = torch.Generator().manual_seed(0)
+    mixed = torch.randn(1, 384, generator=generator).expand(700, -1).clone()
+    for row in mixed:  # the same numbers in another order, as the queries are constant
+        row.copy_(row[torch.randperm(384, generator=generator)])
+    index, asked = empty(tmp_path / "x", 384, half=half), torch.full((5, 384), 0.7)
+    offsets = 1e-6 * torch.randn(700, generator=generator)
+    index.change(images=images(names(300), mixed[:300]))
+    index.change(images=images(names(400, 300), mixed[300:]))
+    sums = (index.images.vectors(torch.arange(700)) * asked[0]).sum(1)
+    assert len(sums.unique()) > 5
+    for own, added in ((sums, None), (sums + offsets, offsets)):
+        rows, scores = index.images.search(asked, 40, offsets=added)
+        order = sorted(range(700), key=lambda row: (-float(own[row]), row))[:40]
+        assert rows.tolist() == [order] * 5
+        assert torch.equal(scores[0], own[order])
+        alone = index.images.search(asked[:1], 40, offsets=added)
+        assert torch.equal(alone[0][0], rows[0])
+        assert torch.equal(alone[1][0], scores[0])
+
+
 def test_fewer_than_asked(tmp_path):
     index = empty(tmp_path / "x")
     rows, scores = index.images.search(torch.randn(2, 8), 3)

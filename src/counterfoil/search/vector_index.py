@@ -44,7 +44,6 @@ from counterfoil.data.dataset import ColumnValue
 from counterfoil.scoring.encode import Side
 from counterfoil.scoring.reducers import (
     NOTHING,
-    best_columns,
     rank_keys,
     rows_of,
     scores_of,
@@ -63,11 +62,12 @@ _OWN_FILE = re.compile(
     r"\.(manifest\.json|\d{6,}-(images|texts)).*\.part"
 )
 
-# Every matrix product has the shape (_QUERIES, D) x (D, _ROWS), padded with zeros: BLAS picks its
-# kernel, and with it the order of summation, by the shape. So equal vectors get equal scores
-# in any part, and a query the same scores alone as among others.
-_QUERIES = 16
-_ROWS = 4096
+# A score is a sum of its own, of row times query, and depends on nothing else: neither on the other
+# queries and rows nor on the part that holds the row. Products of matrices, whose order of
+# summation BLAS chooses by their shape, and engines only find the rows that are scored so.
+_ROWS = 4096  # of a product, and scored at once
+_SCORES = 2**24  # that products make before the best are taken
+_ROUNDING = 2.0**-24  # of float32, relative
 _CANDIDATES_PER_RESULT = 10
 _MIN_CANDIDATES = 64
 _MAX_PARTS = 16  # more parts are merged into one
@@ -460,7 +460,8 @@ class Collection:
         while self.backend is not None and only is None and proposed < len(self):
             rows = self._live_rows_of(self.backend.candidates(queries, proposed))
             if bool(((rows >= 0).sum(1) >= k).all()):
-                keys = self._rank_candidates(queries, rows, k, offsets)
+                found = [torch.unique(own[own >= 0]) for own in rows]
+                keys = torch.cat([self._ranked(*one, k, offsets) for one in zip(queries, found)])
                 return rows_of(keys), scores_of(keys)
             proposed *= 4  # too many candidates were deleted
         alive = self.alive if only is None else self.alive & only
@@ -473,36 +474,73 @@ class Collection:
         valid = (self.numbers[rows] == numbers) & self.alive[rows]
         return rows.masked_fill(~valid, -1)
 
-    def _rank_candidates(
-        self, queries: Tensor, rows: Tensor, k: int, offsets: Tensor | None
-    ) -> Tensor:
-        """(Q, k) rank keys of the best candidates, best first."""
-        keys = []
-        for query, candidates in zip(queries, rows):
-            candidates = torch.unique(candidates[candidates >= 0])
-            # a sum per row, not a product: a score must not depend on the other candidates
-            scores = self._finite((self.vectors(candidates) * query).sum(1))
-            if offsets is not None:
-                scores = scores + offsets[candidates]
-            keys.append(sort_descending(rank_keys(scores, candidates).unsqueeze(0))[:, :k])
-        return torch.cat(keys)
-
     def _rank_all(self, queries: Tensor, k: int, offsets: Tensor | None, alive: Tensor) -> Tensor:
         """(Q, k) rank keys of the best of all rows that count, best first."""
-        groups = torch.split(pad(queries, (0, 0, 0, -len(queries) % _QUERIES)), _QUERIES)
-        top = [torch.full((_QUERIES, k), NOTHING) for _ in groups]
-        for start, part in zip(self._starts.tolist(), self.parts):
-            for low in range(0, len(part), _ROWS):
-                rows_of_part = np.ascontiguousarray(part.vectors[low : low + _ROWS])
-                block = torch.from_numpy(rows_of_part).float()
-                rows = torch.arange(start + low, start + low + len(block))
-                full = block if len(block) == _ROWS else pad(block, (0, 0, 0, _ROWS - len(block)))
-                for place, group in enumerate(groups):
-                    scores = self._finite((group @ full.T)[:, : len(block)])
-                    if offsets is not None:
-                        scores = scores + offsets[rows]
-                    top[place] = self._merge(top[place], scores, rows, alive)
-        return sort_descending(torch.cat(top)[: len(queries)])
+        keys = [torch.empty(0, k, dtype=torch.long)]
+        for group in torch.split(queries, max(1, _SCORES // max(1, len(alive)))):
+            scores = self._products(group)
+            if offsets is not None:
+                scores += offsets
+            scores.masked_fill_(~alive, -torch.inf)
+            least = (
+                scores.topk(k).values[:, -1:] if k < len(alive) else scores.new_tensor(-torch.inf)
+            )
+            chosen = (scores >= least - self._error(group, offsets)) & alive
+            rows = [one.nonzero().squeeze(1) for one in chosen]
+            keys += [self._ranked(query, own, k, offsets) for query, own in zip(group, rows)]
+        return torch.cat(keys)
+
+    def _products(self, queries: Tensor) -> Tensor:
+        """(Q, R) inner products of (Q, D) queries with all rows, but for their rounding."""
+        scores = torch.empty(len(queries), len(self.numbers))
+        # by NumPy's BLAS: MKL takes twice as long for one query where the CPU is not of Intel
+        left, out = queries.numpy(), scores.numpy()
+        with np.errstate(all="ignore"):  # what is not finite is refused in the end
+            for start, block in self._blocks():
+                np.matmul(left, block.numpy().T, out=out[:, start : start + len(block)])
+        return self._finite(scores)
+
+    def _blocks(self) -> Iterator[tuple[int, Tensor]]:
+        """The first row and the (n, D) float32 vectors of consecutive rows; a part is no copy."""
+        for start, part in zip(self._first_rows, self.parts):
+            vectors = torch.from_numpy(part.vectors)
+            size = len(part) if vectors.dtype == torch.float32 else _ROWS
+            for low, some in zip(range(start, start + len(part), size), torch.split(vectors, size)):
+                yield low, some.float()
+
+    def _error(self, queries: Tensor, offsets: Tensor | None) -> Tensor:
+        """(Q, 1) by how much less than its k-th best product a query's k best may have at most.
+
+        A sum of n products, in any order, is wrong by at most n u / (1 - n u) times the product of
+        both lengths (Higham, Accuracy and Stability, 3.1). Product and score may each be wrong by
+        that, of the k-th best and of another row.
+        """
+        terms = self.width + 1  # with the offset
+        share = terms * _ROUNDING / (1 - terms * _ROUNDING)
+        largest = torch.linalg.vector_norm(queries, dim=1, keepdim=True) * self._longest
+        if offsets is not None and len(offsets):
+            largest = largest + offsets.abs().max()
+        # the lengths are rounded, too, and numbers near zero more than in proportion
+        least = terms * torch.finfo(torch.float32).tiny
+        error: Tensor = 4 * (1.01 * share * largest + least)
+        return error
+
+    @cached_property
+    def _longest(self) -> float:
+        """Length of the longest vector."""
+        blocks = (some for _, block in self._blocks() for some in torch.split(block, _ROWS))
+        lengths = [torch.linalg.vector_norm(some, dim=1).max() for some in blocks]
+        return max(map(float, lengths), default=0.0)
+
+    def _ranked(self, query: Tensor, rows: Tensor, k: int, offsets: Tensor | None) -> Tensor:
+        """(1, k) rank keys of the best of some rows for a (D,) query, best first."""
+        parts = torch.split(rows, _ROWS)
+        scores = torch.cat([(self.vectors(some) * query).sum(1) for some in parts])
+        self._finite(scores)
+        if offsets is not None:
+            scores = scores + offsets[rows]
+        best = sort_descending(rank_keys(scores, rows).unsqueeze(0))[:, :k]
+        return pad(best, (0, k - best.shape[1]), value=NOTHING)
 
     def _finite(self, scores: Tensor) -> Tensor:
         """Scores, refused where vectors are damaged: a NaN would be no result, without a word."""
@@ -511,14 +549,6 @@ class Collection:
                 f"{self.folder} holds vectors of NaN or of huge numbers; make the index again"
             )
         return scores
-
-    def _merge(self, top: Tensor, scores: Tensor, rows: Tensor, alive: Tensor) -> Tensor:
-        """(q, k) rank keys of the best so far and of a block of scores."""
-        # most columns reach no query's k-th score; leaving them out first makes the rest cheap
-        threshold = scores_of(top.amin(1, keepdim=True))
-        columns = (scores >= threshold).any(0) & alive[rows]
-        keys = rank_keys(scores[:, columns], rows[columns].expand(len(scores), -1))
-        return best_columns(torch.cat([top, keys], 1), top.shape[1]).contiguous()
 
     def stage(
         self, stored: StoredIndex, new: NewVectors | None, rows: Sequence[int], *, name: str
