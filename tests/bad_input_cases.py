@@ -515,7 +515,7 @@ audit scenes --output a --set order=random => order=… is | with --negatives
 audit scenes --output x --negatives y --set order=hard => 'hard' | random
 negatives filter y --data $SCENES --judgements j => Missing option '--output'
 negatives filter y --data $SCENES --judgements j --output x --by marign => did you mean 'margin'
-negatives filter y --data $SCENES --judgements j --output x --confidence 95 => confidence=95.0 | 0.95
+negatives filter y --data $SCENES --judgements j --output x --confidence 95 => 95.0 | 0.95
 negatives filter y --data $SCENES --judgements j --output x => y | does not exist
 negatives filter $run/lists --data $SCENES --judgements j --output x => j does not exist
 papers write rules scenes --output a --kind numeral --set synonyms=wordnet
