@@ -394,7 +394,7 @@ PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "tags pretrained": lambda folder: _tags(folder).train("pretrained", 1, batch=8),
     "tags 1": lambda folder: _tags(folder).train("tags", 10, batch=1),
     "tags test": lambda folder: _tags(folder).test("tags", 3),
-    "tags 2": lambda folder: _tags(folder).train("tags-dc", 4, batch=1),
+    "tags 2": lambda folder: _tags(folder).train("tags-dc", 3, batch=1),
 }
 
 

@@ -65,6 +65,54 @@ def test_bert_does_not_see_padding(folders):
         assert (parameter.grad is not None) == parameter.requires_grad
 
 
+def still_bert(folder: str) -> BertTextTower:
+    """A BERT in training whose dropout draws nothing."""
+    tower = BertTextTower(name=folder, width=8).train()
+    for part in tower.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+        if hasattr(part, "attention_dropout"):
+            part.attention_dropout = 0.0
+    return tower
+
+
+@pytest.mark.parametrize("lengths", [[5, 2, 3, 1, 1, 4], [4], [1, 1], [6, 6, 6], [3, 0, 2]])
+def test_captions_in_rows_train_bert_as_padded_ones(folders, lengths, monkeypatch):
+    tower = still_bert(folders["bert"]).double()
+    mask = torch.arange(6) < torch.tensor(lengths).unsqueeze(1)
+    texts = ModalityBatch(torch.arange(len(mask)), torch.randint(1, 40, mask.shape), mask)
+    found = []
+    for packs in (True, False):
+        monkeypatch.setattr(BertTextTower, "_packs", packs)
+        made = tower(texts).tokens[mask]
+        tower.zero_grad()
+        made.sin().sum().backward()
+        found.append([made, *(p.grad for p in tower.parameters() if p.grad is not None)])
+    for packed, padded in zip(*found, strict=True):
+        torch.testing.assert_close(packed, padded, rtol=1e-9, atol=1e-11)
+
+
+def test_rows_of_captions_are_as_few_as_their_tokens_need(folders, monkeypatch):
+    tower, seen = still_bert(folders["bert"]), []
+    assert tower._packs
+    monkeypatch.setattr(
+        tower.body.embeddings, "forward", _seeing(seen, tower.body.embeddings.forward)
+    )
+    mask = torch.arange(8) < torch.tensor([8, 3, 5, 4, 4, 1, 2]).unsqueeze(1)
+    texts = ModalityBatch(torch.arange(7), torch.ones(7, 8, dtype=torch.long), mask)
+    tower(texts)
+    tower.eval()(texts)
+    assert seen == [(4, 8), (7, 8)]  # 27 tokens in training; encodings are sorted by length
+
+
+def _seeing(seen, forward):
+    def seeing(*words, input_ids, **named):
+        seen.append(tuple(input_ids.shape))
+        return forward(*words, input_ids=input_ids, **named)
+
+    return seeing
+
+
 def test_fresh_weights_differ(folders):
     torch.manual_seed(1)
     loaded, fresh = (

@@ -7,7 +7,7 @@ import difflib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -330,7 +330,11 @@ class StatesTower(PretrainedTower, ImageTower):
 
 @final
 class BertTextTower(PretrainedTower, TextTower):
-    """Last hidden states of a Hugging Face text model, projected."""
+    """Last hidden states of a Hugging Face text model, projected.
+
+    A BERT in training reads several captions in a row of tokens, without seeing one from another,
+    see `pack_rows`: the longest of 128 captions has three times the pieces of the others.
+    """
 
     def __init__(
         self,
@@ -402,8 +406,57 @@ class BertTextTower(PretrainedTower, TextTower):
         return self.mask
 
     def _states(self, ids: Tensor, mask: Tensor) -> Tensor:
+        if self.body.training and self._packs:
+            return self._packed_states(ids, mask)
         states: Tensor = self.body(input_ids=ids, attention_mask=mask.long()).last_hidden_state
         return states
+
+    @property
+    def _packs(self) -> bool:
+        """Whether the model is known to take positions, and a mask of pairs of tokens."""
+        config: Any = self.body.config
+        return bool(config.model_type == "bert" and config._attn_implementation == "sdpa")
+
+    def _packed_states(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """(N, L, D) states of the same captions in fewer rows; zeros at padding."""
+        width = mask.shape[1]
+        rows, starts = pack_rows(mask.sum(1).tolist(), width)
+        item, column = mask.nonzero(as_tuple=True)
+        first = torch.tensor([row * width + at for row, at in zip(rows, starts)], device=ids.device)
+        place = first[item] + (mask.cumsum(1) - 1)[item, column]
+        count = max(rows, default=0) + 1
+
+        def packed(values: Tensor, filler: int) -> Tensor:
+            flat = ids.new_full((count * width,), filler)
+            return flat.index_put((place,), values).view(count, width)
+
+        owner = packed(item, -1)  # filler sees filler: a row of a softmax needs something
+        states: Tensor = self.body(
+            input_ids=packed(ids[item, column], 0),
+            position_ids=packed(column, 0),
+            attention_mask=(owner.unsqueeze(2) == owner.unsqueeze(1)).unsqueeze(1),
+        ).last_hidden_state
+        padded = states.new_zeros(*mask.shape, states.shape[2])
+        return padded.index_put((item, column), states.flatten(0, 1)[place])
+
+
+def pack_rows(lengths: Sequence[int], width: int) -> tuple[list[int], list[int]]:
+    """Put N items into few rows of `width`: the row of each, and where it begins there.
+
+    The longest first, each into the first row with room: rows of 128 captions are 94 % full.
+
+    >>> pack_rows([2, 5, 3, 1], 5)
+    ([1, 0, 1, 2], [3, 0, 0, 0])
+    """
+    rows, starts, used = [0] * len(lengths), [0] * len(lengths), list[int]()
+    for item in sorted(range(len(lengths)), key=lambda item: -lengths[item]):
+        room = (row for row, taken in enumerate(used) if taken + lengths[item] <= width)
+        row = next(room, len(used))
+        if row == len(used):
+            used.append(0)
+        rows[item], starts[item] = row, used[row]
+        used[row] += lengths[item]
+    return rows, starts
 
 
 # Pixels through a pretrained vision model.
