@@ -22,6 +22,7 @@ from counterfoil.evaluation.explanation_page import (
     signed,
     tints,
 )
+from counterfoil.evaluation.similarity_maps import SimilarityMaps, WordMap
 from counterfoil.report.page import PageItem, Provenance
 
 PICTURE = "data:image/png;base64,AA=="
@@ -149,3 +150,74 @@ def test_numbers_are_rounded_honestly():
 def test_where_the_model_stopped_reading():
     cut = Explanation("A red dog", 0.5, FOUND.words[:1], unread=1)
     assert "too long: the model reads it up to “A”" in spoken(page(card(cut)))
+
+
+BOXES = ((0.0, 0.0, 0.5, 1.0), (0.5, 0.0, 1.0, 1.0))
+MAPPED = replace(
+    GAINS,
+    maps=SimilarityMaps(
+        "similarity",
+        (WordMap("b", 0, 1, (0.5, -0.25)), WordMap("d", 4, 5, (0.1, 0.2))),
+        BOXES,
+        (1, 2),
+    ),
+)
+
+
+def attribute(text: str, name: str) -> list[str]:
+    return [html.unescape(found) for found in re.findall(f'{name}="([^"]*)"', text)]
+
+
+def test_words_show_their_maps_on_the_picture():
+    text = page(card(MAPPED))
+    assert attribute(text, "data-levels") == ["99 0", "0 99"]  # "c" has no map
+    assert attribute(text, "data-told")[0] == (
+        "“b”: most similarity left, row 1, column 1 (0.500), least -0.250"
+    )
+    assert '<rect x="500" y="0" width="500" height="1000"/>' in text
+    assert "Point at a word, or choose it, to see its map on the picture." in text
+    assert "no proof that the word is seen there" in text
+    assert attribute(text, "<svg class") == ["map"]
+    assert "left, row 1, column 1 (0.500)" in spoken(text)
+    assert "".join(part.text for part in card(MAPPED).parts) == GAINS.caption
+
+
+def test_attention_is_told_in_percent_and_begins_at_0():
+    maps = SimilarityMaps("attention", (WordMap("b", 0, 1, (0.2, 0.8)),), BOXES)
+    text = page(card(replace(GAINS, maps=maps)))
+    assert attribute(text, "data-levels") == ["25 99"]
+    assert attribute(text, "data-told") == ["“b”: most attention right, region 2 (80\u00a0%)"]
+    assert '<svg class="map regions"' in text
+
+
+def test_without_boxes_or_a_picture_the_regions_are_numbered():
+    bare = replace(MAPPED.maps, boxes=None, grid=None)
+    for text in (page(card(replace(MAPPED, maps=bare))), page(card(MAPPED, picture=None))):
+        assert "<svg" not in text
+        assert "Point at a word, or choose it, to see its best place." in text
+        assert len(attribute(text, "data-told")) == 2
+    text = page(card(replace(MAPPED, maps=bare)))
+    assert "region 1 (0.500)" in spoken(text)
+    assert "the data have no boxes" in spoken(text)
+
+
+def test_a_caption_of_one_word_has_a_map():
+    maps = SimilarityMaps("similarity", (WordMap("dog", 0, 3, (0.5, 0.5)),), BOXES)
+    shown = card(Explanation("dog.", 0.5, (), maps=maps))
+    assert [part.text for part in shown.parts] == ["dog", "."]
+    assert [row[0] for row in shown.rows] == ["dog"]
+    assert attribute(page(shown), "data-levels") == ["0 0"]
+
+
+def test_a_page_without_maps_says_why_and_has_no_script():
+    text = render_explanations(
+        [card(GAINS)],
+        title="a",
+        headline="b",
+        protocol="c",
+        provenance=Provenance("run"),
+        no_maps="<none> has maps",
+    )
+    assert '<p class="quiet">&lt;none&gt; has maps</p>' in text
+    assert "<script" not in text
+    assert "button" not in text

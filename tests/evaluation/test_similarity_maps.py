@@ -269,6 +269,12 @@ def test_regions_without_boxes_are_numbered():
     assert "the data have no boxes" in found.maps.note
 
 
+def test_a_word_that_points_nowhere_has_no_best_place():
+    maps = similarity_maps(model(), picture((64, 64), (0.5, 0.5)), "a red square")
+    assert maps.place(maps.words[0]) == "everywhere alike"
+    assert "'a' 0.000: everywhere alike" in repr(maps)
+
+
 def test_explain_gives_the_maps_of_each_caption():
     opened, seen = model(), picture((64, 64), (0.2, 0.8))
     captions = ["a red square", "blue"]

@@ -13,6 +13,7 @@ from PIL import Image
 
 import sentence_cases
 import sentence_transformer_cases as cases
+from counterfoil.evaluation.similarity_maps import similarity_maps
 from counterfoil.loading import load_pretrained, sentence_transformers_folder
 from counterfoil.model import load_model
 from counterfoil.models.sentence_transformers import (
@@ -197,3 +198,33 @@ def test_adapters_alone_are_trained(folders):
 def test_only_single_vectors_have_adapters_behind_them(folders):
     with pytest.raises(ValueError, match="does not make one vector of an item"):
         load_pretrained(str(folders["multi"])).trained(frozen=True, lora=0)
+
+
+@pytest.mark.parametrize("name", ["multi", "mean"])
+def test_maps_of_words_are_the_librarys(name, folders, monkeypatch):
+    from sentence_transformers.multi_vector_encoder import interpretability
+
+    model, text, seen = load_model(folders[name]), "  a big blue square . Red", pictures()[0]
+    library = model.model.body
+    # as PaliGemma's processor says it; this one says nothing, so that nothing is placed
+    assert similarity_maps(model, seen, text).grid is None
+    monkeypatch.setattr(library.processor, "image_seq_length", 4, raising=False)
+    maps = similarity_maps(model, seen, text)
+    assert (maps.shows, maps.grid) == ("similarity", (2, 2))
+    assert maps.boxes[1] == (0.5, 0.0, 1.0, 0.5)
+    assert [word.text for word in maps.words] == ["a", "big", "blue", "square", "Red"]
+    query = library.encode_query([text.strip()])[0]
+    query = query[interpretability.real_query_token_slice(library, text.strip())]
+    ids = library.preprocess([seen], task="document")["input_ids"][0]
+    document = library.encode_document([seen])[0]
+    patches = (ids == library.tokenizer.convert_tokens_to_ids("<image>"))[-len(document) :]
+    wanted = interpretability.maxsim_similarity_map(query, document, (2, 2), image_mask=patches)
+    np.testing.assert_allclose(maps.array(), wanted[[0, 1, 2, 3, 5]], rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_library_crops_is_not_placed(folders, monkeypatch):
+    model = load_model(folders["multi"])
+    monkeypatch.setattr(model.model.body.processor, "image_seq_length", 4, raising=False)
+    prepares = model.model.body.processor.image_processor
+    monkeypatch.setattr(prepares, "size", {"shortest_edge": 20})
+    assert similarity_maps(model, pictures()[1], "red").boxes is None

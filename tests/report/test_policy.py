@@ -14,6 +14,7 @@ from counterfoil.audit import AuditPage, AuditSection, Finding, ReviewItem, rend
 from counterfoil.cli.search import write_hits_page
 from counterfoil.evaluation.explain import ExplainedWord, Explanation
 from counterfoil.evaluation.explanation_page import ExplainedCard, render_explanations
+from counterfoil.evaluation.similarity_maps import SimilarityMaps, WordMap
 from counterfoil.report.page import (
     CardColumn,
     CardSection,
@@ -31,6 +32,7 @@ HOSTILE = (
     "\" onclick=alert(4) ' onfocus=alert(5) autofocus <a href='javascript:alert(6)'> {{ 7 * 7 }}"
 )
 ITEM = PageItem(HOSTILE, None, marks=(HOSTILE,))
+BOX = (0.0, 0.0, 1.0, 1.0)
 MADE = Provenance(HOSTILE, recipe=HOSTILE)
 
 
@@ -52,6 +54,16 @@ def audit(folder: Path) -> str:
 def explanations(folder: Path) -> str:
     found = Explanation(HOSTILE, 0.1, (ExplainedWord(HOSTILE, 0, len(HOSTILE), doubt=0.9),))
     cards = [ExplainedCard(ITEM, found, 0.5, place) for place in range(2)]
+    return render_explanations(
+        cards, title=HOSTILE, headline=HOSTILE, protocol=HOSTILE, provenance=MADE
+    )
+
+
+def maps(folder: Path) -> str:
+    drawn = SimilarityMaps("similarity", (WordMap(HOSTILE, 0, 9, (0.1, 0.2)),), (BOX, BOX))
+    found = Explanation(HOSTILE, 0.1, (ExplainedWord(HOSTILE, 0, 9, gain=0.1),), maps=drawn)
+    seen = PageItem(HOSTILE, "data:image/png;base64,AA==")
+    cards = [ExplainedCard(seen, found, 0.5, place) for place in range(2)]
     return render_explanations(
         cards, title=HOSTILE, headline=HOSTILE, protocol=HOSTILE, provenance=MADE
     )
@@ -91,7 +103,7 @@ class Reader(HTMLParser):
             self.scripts[-1] += data
 
 
-@pytest.mark.parametrize("written", [blocks, audit, explanations, hits])
+@pytest.mark.parametrize("written", [blocks, audit, explanations, maps, hits])
 def test_no_script_runs_but_the_pages_own(written, tmp_path):
     page = Reader()
     page.feed(written(tmp_path))
@@ -99,7 +111,7 @@ def test_no_script_runs_but_the_pages_own(written, tmp_path):
     digests = [hashlib.sha256(script.encode()).digest() for script in page.scripts]
     allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     assert rules["script-src"] == (allowed or "'none'")
-    assert len(page.scripts) == (written is audit)
+    assert len(page.scripts) == (written in (audit, maps))
     assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
     assert rules["img-src"] == "data:"
     assert page.handlers == []

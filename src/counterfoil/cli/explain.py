@@ -6,7 +6,7 @@ import heapq
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -223,7 +223,7 @@ def _explain_one(
     _print_method(config)
     print_caption(card)
     if page is not None:
-        _write_page(page, _method(model, config), "A caption explained", title, [card])
+        _write_page(page, model, _method(model, config), "A caption explained", title, [card])
     if json_file is not None:
         told = {"model": model.name, "image": picture.name, **explanation.to_dict()}
         write_json(json_file, told)
@@ -339,12 +339,18 @@ def _show_ranking(
 ) -> None:
     """Print the ranking and write the page."""
     from counterfoil.evaluation.explanation_page import ExplainedCard, picture_of
+    from counterfoil.evaluation.similarity_maps import similarity_maps, without_maps
 
     cards = []
     for place, (_, row, explanation) in enumerate(best, 1):
         image = int(dataset.text_to_image[row])
         picture = _open_picture(dataset, image) if page is not None else None
         shown = picture_of(dataset.image_ids[image], picture)
+        if page is not None and not without_maps(model):
+            mapped = similarity_maps(
+                model, dataset.image_ids[image], explanation.caption, dataset=dataset
+            )
+            explanation = replace(explanation, maps=mapped)
         cards.append(ExplainedCard(shown, explanation, config.threshold, place))
     _print_method(config)
     print_ranking(cards, judged=config.check is not None)
@@ -354,7 +360,7 @@ def _show_ranking(
         summary, protocol = sentences
         headline = summary or f"The {len(cards):,} captions that fit least."
         method = "; ".join((_method(model, config), protocol))
-        _write_page(page, method, "Suspicious captions", headline, cards)
+        _write_page(page, model, method, "Suspicious captions", headline, cards)
 
 
 def _open_picture(dataset: ImageTextDataset, row: int) -> Image.Image | None:
@@ -381,14 +387,25 @@ def _method(model: Model, config: ExplainConfig) -> str:
 
 
 def _write_page(
-    path: Path, protocol: str, title: str, headline: str, cards: Sequence[ExplainedCard]
+    path: Path,
+    model: Model,
+    protocol: str,
+    title: str,
+    headline: str,
+    cards: Sequence[ExplainedCard],
 ) -> None:
     from counterfoil.core.io import write_text
     from counterfoil.evaluation.explanation_page import render_explanations
+    from counterfoil.evaluation.similarity_maps import without_maps
     from counterfoil.report.page import current_provenance
 
     page = render_explanations(
-        cards, title=title, headline=headline, protocol=protocol, provenance=current_provenance()
+        cards,
+        title=title,
+        headline=headline,
+        protocol=protocol,
+        provenance=current_provenance(),
+        no_maps=without_maps(model),
     )
     write_text(path, page)
     output(f"{path}")
@@ -409,10 +426,15 @@ def print_caption(card: ExplainedCard) -> None:
     table.add_column(measure(explanation), justify="right")
     if explanation.doubts:
         table.add_column("instead")
-    columns = 3 if explanation.doubts else 2
-    for tint, (word, *others) in zip(tints(explanation), card.rows, strict=True):
-        table.add_row(*[Text(word, _style(tint)), *map(Text, others)][:columns])
+    if explanation.maps is not None:
+        table.add_column(f"where, by {explanation.maps.shows}")
+    for tint, (word, number, instead, where) in zip(tints(explanation), card.rows, strict=True):
+        cells = [number] + [instead] * explanation.doubts
+        cells += [where] * (explanation.maps is not None)
+        table.add_row(Text(word, _style(tint)), *map(Text, cells))
     console().print(table)
+    if explanation.maps is not None:
+        output(explanation.maps.note)
     if explanation.corrected is not None:
         console().print(Text("corrected: ").append_text(styled_correction(card)), soft_wrap=True)
         output(f"score {explanation.corrected.score:.3f}")

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, final
 
 from counterfoil.data.phrases import tag_words
 from counterfoil.evaluation.explain import ExplainedWord, Explanation
-from counterfoil.report.page import PageItem, Provenance, TextPart, template, thumbnail
+from counterfoil.evaluation.similarity_maps import WordMap
+from counterfoil.report.page import (
+    PageItem,
+    Provenance,
+    TextPart,
+    WordLevels,
+    template,
+    thumbnail,
+)
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -46,11 +54,13 @@ class ExplainedCard:
     def parts(self) -> tuple[TextPart, ...]:
         """The caption in words and the stretches between them."""
         caption, parts, end = self.explanation.caption, list[TextPart](), 0
-        for word, tint in zip(self.explanation.words, tints(self.explanation), strict=True):
+        for word, tint in zip(shown_words(self.explanation), tints(self.explanation), strict=True):
             if word.start > end:
                 parts.append(TextPart(caption[end : word.start]))
             marked = word.doubt is not None and word.doubt >= self.threshold
-            parts.append(TextPart(word.text, tint, number(word), marked))
+            own = self._map(word)
+            drawn = None if own is None else self._levels(own)
+            parts.append(TextPart(word.text, tint, number(word), marked, map=drawn))
             end = word.stop
         if rest := caption[end:]:
             parts.append(TextPart(rest))
@@ -69,16 +79,61 @@ class ExplainedCard:
         return tuple(part for part in (*parts, (corrected.text[end:], False)) if part[0])
 
     @property
-    def rows(self) -> tuple[tuple[str, str, str], ...]:
-        """Per word: text, number, corrections with probabilities."""
+    def rows(self) -> tuple[tuple[str, str, str, str], ...]:
+        """Per word: text, number, corrections with probabilities, best place in the picture."""
         return tuple(
             (
                 word.text,
                 number(word),
                 ", ".join(f"{new.text} {percent(new.chance)}" for new in word.corrections),
+                self._where(self._map(word)),
             )
-            for word in self.explanation.words
+            for word in shown_words(self.explanation)
         )
+
+    @property
+    def places(self) -> tuple[tuple[int, int, int, int], ...]:
+        """Left, top, width and height of each region in thousandths of the picture; () if unknown.
+
+        Also () without a picture to draw them on.
+        """
+        maps = self.explanation.maps
+        if maps is None or maps.boxes is None or self.image.picture is None:
+            return ()
+        corners = [tuple(round(1000 * side) for side in box) for box in maps.boxes]
+        return tuple((x1, y1, x2 - x1, y2 - y1) for x1, y1, x2, y2 in corners)
+
+    def _map(self, word: ExplainedWord) -> WordMap | None:
+        """The map of a word; None where it has none, or there is no region."""
+        maps = self.explanation.maps
+        return next(
+            (
+                own
+                for own in (() if maps is None else maps.words)
+                if own.start < word.stop and word.start < own.stop and own.values
+            ),
+            None,
+        )
+
+    def _where(self, own: WordMap | None) -> str:
+        maps = self.explanation.maps
+        if own is None or maps is None:
+            return ""
+        best = own.values[own.best]
+        value = percent(best) if maps.shows == "attention" else f"{best:.3f}"
+        return f"{maps.place(own)} ({value})"
+
+    def _levels(self, own: WordMap) -> WordLevels:
+        """A map as it is drawn: from the least to the most of the word, attention from 0."""
+        maps = self.explanation.maps
+        assert maps is not None
+        low = 0.0 if maps.shows == "attention" else min(own.values)
+        reach = max(own.values) - low
+        levels = (round(99 * (value - low) / reach) if reach else 0 for value in own.values)
+        told = f"“{own.text}”: most {maps.shows} {self._where(own)}"
+        if maps.shows == "similarity":
+            told += f", least {low:.3f}"
+        return WordLevels(tuple(levels), told)
 
 
 def render_explanations(
@@ -88,6 +143,7 @@ def render_explanations(
     headline: str,
     protocol: str,
     provenance: Provenance,
+    no_maps: str = "",
 ) -> str:
     """The page as HTML; everything from data or users is escaped.
 
@@ -97,7 +153,9 @@ def render_explanations(
         headline: result in a sentence.
         protocol: model, data, and what verdicts rest on.
         provenance: for the foot of the page.
+        no_maps: why there are no maps, if there are none.
     """
+    mapped = next((card.explanation.maps for card in cards if card.explanation.maps), None)
     page = {
         "title": title,
         "headline": headline,
@@ -105,9 +163,18 @@ def render_explanations(
         "note": note(cards[0].explanation) if cards else DOUBT_NOTE,
         "measure": measure(cards[0].explanation) if cards else "",
         "cards": cards,
+        "mapped": mapped is not None,
+        "maps": no_maps if mapped is None else mapped.note,
         "provenance": provenance,
     }
     return template("explain.html.j2").render(page=page)
+
+
+def shown_words(explanation: Explanation) -> Sequence[ExplainedWord]:
+    """The words of a caption; those of its maps where it has but one, which is never left out."""
+    if explanation.words or explanation.maps is None:
+        return explanation.words
+    return [ExplainedWord(own.text, own.start, own.stop) for own in explanation.maps.words]
 
 
 def picture_of(name: str, picture: Image.Image | None) -> PageItem:
@@ -188,10 +255,10 @@ def signed(gain: float) -> str:
 
 def tints(explanation: Explanation) -> list[float]:
     """Depth of each word's colour: its doubt, or a content word's share of the greatest gain."""
-    content = {word.start for word in content_words(explanation)}
-    gains = [word.gain or 0.0 if word.start in content else 0.0 for word in explanation.words]
+    content, words = {word.start for word in content_words(explanation)}, shown_words(explanation)
+    gains = [word.gain or 0.0 if word.start in content else 0.0 for word in words]
     greatest = max((gain for gain in gains if gain > 0), default=1.0)
     return [
         max(gain, 0.0) / greatest if word.doubt is None else word.doubt
-        for word, gain in zip(explanation.words, gains, strict=True)
+        for word, gain in zip(words, gains, strict=True)
     ]

@@ -84,9 +84,14 @@ class SimilarityMaps:
         return values if self.grid is None else values.reshape(len(self.words), *self.grid)
 
     def place(self, word: WordMap) -> str:
-        """The best place of a word in short, as "top left, row 1, column 2" or "region 4"."""
+        """The best place of a word in short, as "top left, row 1, column 2" or "region 4".
+
+        Where all are equal it is "everywhere alike".
+        """
         if not word.values:
             return ""
+        if len(word.values) > 1 and len(set(word.values)) == 1:
+            return "everywhere alike"
         number, where = word.best, f"region {word.best + 1}"
         if self.grid is not None:
             row, column = divmod(number, self.grid[1])
@@ -96,10 +101,10 @@ class SimilarityMaps:
     @property
     def note(self) -> str:
         """What the maps show, and how far that goes, for readers."""
-        if self.shows == "attention":
-            shown = "attention, the weights by which the score reads the picture for a word"
-        else:
-            shown = "similarity, of which the score takes the best place of each word"
+        shown = {
+            "similarity": "similarity of words and places, of which the score takes the best",
+            "attention": "attention, the weights of words and places that the score pools by",
+        }[self.shows]
         note = f"The maps show {shown}. A highest place is no proof that the word is seen there."
         if self.boxes is None:
             note += (

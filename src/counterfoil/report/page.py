@@ -107,6 +107,15 @@ class TableBlock:
 
 @final
 @dataclass(frozen=True, slots=True)
+class WordLevels:
+    """The map of a word over the regions of a picture, as it is drawn."""
+
+    levels: tuple[int, ...]  # 0..99 for each region; 99 is the best
+    told: str  # the best place and its number, for readers
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class TextPart:
     """A stretch of a caption that may be coloured."""
 
@@ -115,6 +124,7 @@ class TextPart:
     number: str = ""  # of a word, for readers who see no colour
     marked: bool = False  # whether the number is shown
     inserted: bool = False  # underlined as new
+    map: WordLevels | None = None  # where in the picture
 
 
 @final
