@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, final
@@ -361,8 +362,8 @@ class WordPieceTokenizer(Tokenizer):
         settings = {"kind": "pieces", "longest": self.longest, "siglip2": self.siglip2}
         write_json(folder / "tokenizer.json", settings)
 
-    @property
-    def digest(self) -> str:
+    @cached_property
+    def digest(self) -> str:  # of 49,408 pieces 0.8 s
         backend = getattr(self._pieces, "backend_tokenizer", None)
         rules = json.loads(backend.to_str()) if backend else self._pieces.get_vocab()
         for setting in ("truncation", "padding"):  # set by every call

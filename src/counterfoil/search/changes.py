@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TypeAlias, final
@@ -16,9 +16,10 @@ from counterfoil.core.console import progress, warn
 from counterfoil.core.io import check_file
 from counterfoil.data.checks import check_pictures, counted
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.images import PictureFiles
+from counterfoil.data.images import PictureFiles, Pictures
 from counterfoil.search.vector_index import IndexEntry, VectorIndex
 
+_BLOCK = 256  # images whose features are read at once
 _MTIME_RESOLUTION = 2_000_000_000  # nanoseconds; the coarsest of common file systems (FAT)
 
 KeptEntry: TypeAlias = tuple[int, IndexEntry]  # a row whose vector stays, and its new entry
@@ -302,22 +303,35 @@ def with_id_prefix(dataset: ImageTextDataset, prefix: str) -> ImageTextDataset:
 
 def image_digest(dataset: ImageTextDataset, row: int) -> str:
     """Digest of an image: of its file, its pixels, or its features; "" for none of them."""
-    digest = hashlib.blake2b(digest_size=16)
-    if isinstance(dataset.pictures, PictureFiles):
-        try:
-            check_file(dataset.pictures.paths[row])
-            digest.update(dataset.pictures.paths[row].read_bytes())
-        except OSError:  # encoding it will report that
-            return ""
-    elif dataset.pictures is not None:
-        picture = dataset.pictures.open(row)
-        digest.update(f"{picture.size} {picture.mode} ".encode() + picture.tobytes())
-    elif dataset.features is not None:
-        items = dataset.features.take(torch.tensor([row]))
-        digest.update(items.values[items.mask].contiguous().numpy().tobytes())
-    else:
+    return next(image_digests(dataset, [row]))
+
+
+def image_digests(dataset: ImageTextDataset, rows: Sequence[int]) -> Iterator[str]:
+    """The `image_digest` of each of some rows, read when it is asked for; features in blocks."""
+    if dataset.pictures is not None or dataset.features is None:
+        yield from (_picture_digest(dataset.pictures, row) for row in rows)
+        return
+    for some in torch.split(torch.tensor(rows, dtype=torch.long), _BLOCK):
+        items = dataset.features.take(some)
+        for values, mask in zip(items.values, items.mask):
+            yield _digest(values[mask].contiguous().numpy().tobytes())
+
+
+def _picture_digest(pictures: Pictures | None, row: int) -> str:
+    if pictures is None:
         return ""
-    return digest.hexdigest()
+    if not isinstance(pictures, PictureFiles):
+        picture = pictures.open(row)
+        return _digest(f"{picture.size} {picture.mode} ".encode() + picture.tobytes())
+    try:
+        check_file(pictures.paths[row])
+        return _digest(pictures.paths[row].read_bytes())
+    except OSError:  # encoding it will report that
+        return ""
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def file_stamp(dataset: ImageTextDataset, row: int) -> str:

@@ -57,7 +57,7 @@ from counterfoil.search.changes import (
     KeptEntry,
     compare_dataset,
     file_stamp,
-    image_digest,
+    image_digests,
     is_missing,
     text_entry,
     without_unreadable_rows,
@@ -560,7 +560,8 @@ class SearchIndex:
 
     def _apply(self, dataset: ImageTextDataset, changes: DatasetChanges) -> None:
         """Encode and commit changes."""
-        work = _encode(self.model, dataset, changes, self.proposals, self.folder)
+        known = self.model, self.vectors.state.identity
+        work = _encode(*known, dataset, changes, self.proposals, self.folder)
         with work as (images, texts, _):
             if distributed.rank() == 0:
                 try:
@@ -957,13 +958,14 @@ def build_index(
         )
     everything = DatasetChanges([*range(len(dataset))], [*range(len(dataset.texts))])
     lock = write_lock(folder.with_name(f".{folder.name}.lock"), folder)
-    with distributed.on_rank_0(lock), _encode(model, dataset, everything, None, folder) as encoded:
-        images, texts, proposals = encoded
+    identity = model.identity()
+    work = _encode(model, identity, dataset, everything, None, folder)
+    with distributed.on_rank_0(lock), work as (images, texts, proposals):
         if distributed.rank() == 0:
             assert images is not None
             with atomic_folder(folder) as temporary:
                 state = IndexState(
-                    identity=model.identity(),
+                    identity=identity,
                     model=_stored_model(model, temporary),
                     width=images.vectors.shape[1],
                     tokens=0 if images.bags is None else images.bags.tokens.shape[2],
@@ -980,7 +982,9 @@ def build_index(
                 finally:
                     vectors.close()
     distributed.barrier()
-    return SearchIndex(folder, model=model)
+    index = SearchIndex(folder)
+    index._given_model = model  # which need not be compared again
+    return index
 
 
 def _warn_of_query(model: Model, query: SearchQuery) -> None:
@@ -1040,6 +1044,7 @@ def search_dataset(
 @contextmanager
 def _encode(
     model: Model,
+    identity: str,
     dataset: ImageTextDataset,
     rows: DatasetChanges,
     proposals: MaxSimProposals | None,
@@ -1056,9 +1061,10 @@ def _encode(
     image_entries = []
     if distributed.rank() == 0:  # before encoding, and the stamp first: any later change is noticed
         with progress("pictures noted", len(rows.images)) as advance:
+            digests = image_digests(dataset, rows.images)
             for row in rows.images:
                 stamp = file_stamp(dataset, row)
-                content = image_digest(dataset, row)
+                content = next(digests)
                 image_id, columns = dataset.image_ids[row], dataset.column_values(row)
                 image_entries.append(
                     IndexEntry(image_id, content=content, stamp=stamp, columns=columns)
@@ -1070,7 +1076,7 @@ def _encode(
         partial = partial_folder(folder)
         contents = _digest(entry.content for entry in image_entries)
         facts = {
-            "model": model.identity(),
+            "model": identity,
             "images": str(distributed.gather_objects(contents)[0]),  # rank 0 alone has noted them
             "captions": _digest(entry.text for entry in text_entries),
         }

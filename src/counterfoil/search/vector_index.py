@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import chain, compress
 from pathlib import Path
@@ -271,7 +271,13 @@ class CollectionPart:
         return entries
 
 
-_FIELDS = {field.name for field in fields(IndexEntry)}
+_NAMES = tuple(field.name for field in fields(IndexEntry))
+_FIELDS = {*_NAMES}
+
+
+def _plain(entry: IndexEntry) -> PlainEntry:
+    plain = {name: value for name in _NAMES if (value := getattr(entry, name))}
+    return plain | {"columns": dict(entry.columns)} if entry.columns else plain
 
 
 def _parse_entries(lines: Sequence[str]) -> list[PlainEntry]:
@@ -646,9 +652,9 @@ def _stage_part(
     values = vectors.numpy().astype(np.float16 if half else np.float32)
     write_array(folder / f"{name}.npy", values)
     write_array(folder / f"{name}.numbers.npy", numbers.numpy())
-    filled = ({key: value for key, value in asdict(entry).items() if value} for entry in entries)
     # ASCII JSON: an unescaped U+2028 within a caption would break the line for `splitlines`
-    write_text(folder / f"{name}.jsonl", "".join(json.dumps(entry) + "\n" for entry in filled))
+    lines = (json.dumps(_plain(entry)) for entry in entries)
+    write_text(folder / f"{name}.jsonl", "".join(f"{line}\n" for line in lines))
     return stored.staged(part_files(name, bags=bags is not None))
 
 
