@@ -335,8 +335,12 @@ class Model:
             raise ValueError(f"{dataset.name} has no vectors of images to compare")
         return Processor(FeatureProcessor(dataset.features.width), None).process(dataset)
 
-    def embed(self, dataset: ImageTextDataset) -> EmbeddedDataset:
+    def embed(self, dataset: ImageTextDataset, *, keep_pixels: bool = True) -> EmbeddedDataset:
         """Encode all images and texts of a data set.
+
+        Args:
+            dataset: the data set.
+            keep_pixels: whether the pixels of pictures are cached on disk, for another pass.
 
         Raises:
             TypeError: it is no data set.
@@ -349,15 +353,17 @@ class Model:
                 f"{dataset.name} ({dataset.split_name}) has {len(dataset)} images and "
                 f"{len(dataset.texts)} texts; at least one of each is needed"
             )
-        inputs = self.process(dataset)
+        inputs, size = self.process(dataset), len(dataset)
         cached = cached_vectors(self.model, inputs) if self.model.keeps_vectors else None
         images, texts = cached or (
-            encode_images(self.model, inputs.images, len(dataset)),
+            encode_images(self.model, inputs.images if keep_pixels else inputs.images_once, size),
             encode_texts(self.model, inputs.texts, len(dataset.texts)),
         )
         return EmbeddedDataset(self.model, images, texts)
 
-    def write_vectors(self, dataset: ImageTextDataset, folder: str | Path) -> ImageTextDataset:
+    def write_vectors(
+        self, dataset: ImageTextDataset, folder: str | Path, *, workers: int = 0
+    ) -> ImageTextDataset:
         """Encode a data set into a folder of vectors, a data set for the model "vectors".
 
         What a run that was stopped has encoded is kept: call it again to continue.
@@ -365,6 +371,7 @@ class Model:
         Args:
             dataset: the data set, with pictures.
             folder: to write.
+            workers: threads that decode pictures; 0 for none but this one.
 
         Returns:
             The data set of the vectors, with the ids and the captions of the data, so that lists
@@ -386,7 +393,7 @@ class Model:
         }
         inputs = self.process(dataset)
         self._check_vectors(inputs)
-        write_vectors(folder, self.model, inputs, facts)
+        write_vectors(folder, self.model, inputs, facts, workers=workers)
         if distributed.rank() == 0:
             write_array(folder / "owner.npy", dataset.text_to_image.numpy())
             for name in ("image_ids", "text_ids", "splits"):
@@ -417,7 +424,7 @@ class Model:
         if isinstance(self.model, SingleVectorModel):
             return self.model.score_name in ("cosine", "inner product")
         counts = min(_TRIAL, len(inputs.dataset)), min(_TRIAL, len(inputs.dataset.texts))
-        images = encode_images(self.model, inputs.images, counts[0])
+        images = encode_images(self.model, inputs.images_once, counts[0])
         texts = encode_texts(self.model, inputs.texts, counts[1]) if counts[1] else images
         return is_inner_product(self.model, images, texts)
 

@@ -12,6 +12,7 @@ from counterfoil import model as model_module
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import open_picture
 from counterfoil.data.readers import load_dataset
+from counterfoil.evaluation.evaluate import evaluate
 from counterfoil.model import load_model
 from counterfoil.models.clip import vector_width
 from counterfoil.models.frozen import FrozenWithAdapters
@@ -25,6 +26,11 @@ from counterfoil.search.vector_index import IndexEntry, NewVectors
 def mine(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("indexing") / "mine"
     recipes_cases.pixel_model(folder)
+    return folder
+
+
+def painted(folder: Path) -> Path:
+    write_folder(load_dataset("scenes:images=36"), folder)
     return folder
 
 
@@ -45,6 +51,24 @@ def test_a_model_that_was_pushed_is_named(mine, tmp_path, monkeypatch):
     monkeypatch.setattr(model_module, "load_model", {"me/mine": pushed}.__getitem__)
     with open_index(tmp_path / "x") as index:
         assert len(index.search("a red circle", 9)) == 4
+
+
+def test_pictures_read_once_fill_no_cache_and_threads_change_nothing(mine, tmp_path, monkeypatch):
+    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
+    photos = load_dataset(painted(tmp_path / "photos"))
+    model, built = load_model(mine), []
+    for workers in (0, 3):
+        index = build_index(model, photos, tmp_path / f"x{workers}", workers=workers)
+        assert index.add(photos, workers=workers).images == 0
+        built.append(index.vectors.images.vectors(index.vectors.images.live_rows))
+    result = evaluate(model, photos)
+    assert torch.equal(*built)
+    assert not (tmp_path / "cache" / "pixels").exists()
+    evaluate([model, model], photos)  # the second reads them again
+    assert (tmp_path / "cache" / "pixels").exists()
+    assert evaluate(model, photos).rsum == result.rsum  # by what the cache holds
+    with pytest.raises(ValueError, match="-1 workers"):
+        build_index(model, load_dataset("scenes:images=36"), tmp_path / "y", workers=-1)
 
 
 def test_what_lies_outside_an_index_is_never_deleted(mine, tmp_path):
@@ -78,13 +102,15 @@ def test_a_model_that_does_not_fit_is_told_before_all_is_encoded(mine, tmp_path,
         return encode_images(matcher, look, count)
 
     monkeypatch.setattr(index_module, "encode_images", counting)
+    monkeypatch.setattr(index_module, "_RESUMABLE", 100)
     model, dataset = load_model(mine), load_dataset("scenes:images=36")
     build_index(model, dataset, tmp_path / "x").close()
-    assert counts == [8, 36]
+    assert counts == [8]  # and the rest into a folder
     model.model.measure = "order"
     with pytest.raises(ValueError, match="by inner product"):
         build_index(model, dataset, tmp_path / "y")
-    assert counts[2:] == [8]
+    assert counts == [8, 8]
+    assert not (tmp_path / "y.partial").exists()
 
 
 def test_a_path_that_is_text_is_a_picture_all_the_same(mine, tmp_path):

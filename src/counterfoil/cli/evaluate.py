@@ -207,7 +207,9 @@ def _evaluate(
     attack = _open_attack(foils, dataset) if foils else None
     attacked = [model.embed(attack.dataset) for model in models] if attack else []
     embedded = (
-        attack.captions_only(attacked) if attack else [model.embed(dataset) for model in models]
+        attack.captions_only(attacked)
+        if attack
+        else [model.embed(dataset, keep_pixels=len(models) > 1) for model in models]
     )
     seed = _common_seed(models)
     retrieval = RetrievalEvaluation.of(

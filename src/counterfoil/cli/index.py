@@ -83,6 +83,9 @@ CalibrateWords = Annotated[
     ),
 ]
 
+Workers = Annotated[
+    int, typer.Option(min=0, help="Threads that decode pictures, as many as there are cores.")
+]
 Hubness = Annotated[
     str | None,
     typer.Option(
@@ -101,6 +104,7 @@ DATA_OPTIONS = (
     "prefix",
     "exchange",
     "prune",
+    "workers",
 )
 
 app = typer.Typer(rich_markup_mode="markdown")
@@ -137,6 +141,7 @@ def index(
     prune: Prune = False,
     prefix: Prefix = "",
     exchange: Exchange = False,
+    workers: Workers = 0,
     device: Device = None,
     delete: Delete = None,
     calibrate: Calibrate = None,
@@ -189,12 +194,17 @@ def index(
                 replace=exchange,
                 prune=prune,
                 skip_unreadable=source.skip_unreadable,
+                workers=workers,
             )
         output(update_note(update))
     else:
         dataset, opened_model = _dataset(source, split, prefix), load_model(model)
         build_index(
-            opened_model, dataset, folder, backend=engine, address=server, half=half
+            *(opened_model, dataset, folder),
+            backend=engine,
+            address=server,
+            half=half,
+            workers=workers,
         ).close()
     _adjust(folder, calibrate, hubness, words=words)
     _describe(folder)

@@ -10,6 +10,7 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -559,6 +560,40 @@ def shrink(picture: Image.Image, transform: ImageTransform) -> Image.Image:
 
 
 # Pixels of a data set, decoded once and cached on disk.
+
+
+def pixels_once(
+    pictures: Pictures, transform: ImageTransform, rows: Sequence[int], workers: int = 0
+) -> Array:
+    """`cached_pixels` of some rows for a single pass: what is not in the cache is not kept there.
+
+    Args:
+        pictures: the images.
+        transform: how they are resized.
+        rows: of images.
+        workers: threads that decode; 0 for none but this one.
+
+    Raises:
+        ValueError: a picture cannot be read.
+    """
+    if workers < 0:
+        raise ValueError(f"{workers} workers decode no pictures; give 0 or more")
+    if _is_kept(pictures, transform):
+        return cached_pixels(pictures, transform, rows)
+
+    def decoded(row: int) -> Array:
+        return transform(pictures.open(row))
+
+    if workers < 1:
+        return np.stack([decoded(row) for row in rows])
+    with ThreadPoolExecutor(workers) as pool:  # Pillow decodes and resizes outside of Python's lock
+        return np.stack([*pool.map(decoded, rows)])
+
+
+@lru_cache(maxsize=8)
+def _is_kept(pictures: Pictures, transform: ImageTransform) -> bool:
+    shape = len(pictures), *transform.shape
+    return _holds_pixels(image_cache_folder(pictures, transform.key), shape)
 
 
 def cached_pixels(

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -31,9 +32,11 @@ from counterfoil.data.images import (
     Array,
     Box,
     ImageTransform,
+    Pictures,
     ResizeCrop,
     ResizeKeepAspect,
     cached_pixels,
+    pixels_once,
 )
 from counterfoil.data.tokenizers import (
     MANY_UNKNOWN,
@@ -101,6 +104,12 @@ class ImageProcessor(ABC):
     @abstractmethod
     def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
         """Inputs of some images of a data set."""
+
+    def from_dataset_once(
+        self, dataset: ImageTextDataset, rows: Tensor, workers: int
+    ) -> ModalityBatch:
+        """`from_dataset` of images that are read once, by so many threads beside this one."""
+        return self.from_dataset(dataset, rows)
 
     @abstractmethod
     def from_images(self, pictures: Sequence[Image.Image]) -> ModalityBatch:
@@ -212,6 +221,19 @@ class PixelProcessor(ImageProcessor):
         return f"pictures at {self.size} px"
 
     def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
+        return self._read(dataset, rows, cached_pixels)
+
+    def from_dataset_once(
+        self, dataset: ImageTextDataset, rows: Tensor, workers: int
+    ) -> ModalityBatch:
+        return self._read(dataset, rows, partial(pixels_once, workers=workers))
+
+    def _read(
+        self,
+        dataset: ImageTextDataset,
+        rows: Tensor,
+        pixels: Callable[[Pictures, ImageTransform, Sequence[int]], Array],
+    ) -> ModalityBatch:
         if dataset.pictures is None:
             raise ValueError(
                 f"{dataset.name} has no pictures; this model reads pixels: give the image folder"
@@ -219,7 +241,7 @@ class PixelProcessor(ImageProcessor):
         transform = self.transform
         if transform is None:
             return self._whole(rows, [dataset.pictures.open(row) for row in rows.tolist()])
-        stored: Any = cached_pixels(dataset.pictures, transform, rows.tolist())
+        stored: Any = pixels(dataset.pictures, transform, rows.tolist())
         if isinstance(transform, ResizeKeepAspect):
             stored = [transform.unpack(row) for row in stored]
         return self._items(rows, stored)
@@ -463,6 +485,13 @@ class ProcessedDataset:
     def images(self, rows: Tensor) -> ModalityBatch:
         """Inputs of some images."""
         return self.processor.image_processor.from_dataset(self.dataset, rows)
+
+    def images_once(self, rows: Tensor, workers: int = 0) -> ModalityBatch:
+        """`images` for a single pass, which fills no cache of pixels.
+
+        `workers` is the number of threads that decode pictures, 0 for none but this one.
+        """
+        return self.processor.image_processor.from_dataset_once(self.dataset, rows, workers)
 
     def texts(self, rows: Tensor) -> ModalityBatch:
         """Inputs of some texts."""

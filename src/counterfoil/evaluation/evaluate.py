@@ -175,7 +175,8 @@ def evaluate(
     models = as_models(model)
     if not models:
         raise ValueError("no model was given; give one, or several for an ensemble")
-    members = [member.embed(dataset) for member in models]
+    keep = len(models) > 1
+    members = [member.embed(dataset, keep_pixels=keep) for member in models]
     report = evaluate_protocol(members, dataset, chosen, tie=ties, truth=known)
     more = tuple(metric for metric in further if metric not in report.further)
     report = replace(report, further=(*report.further, *more))

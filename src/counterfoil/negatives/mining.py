@@ -255,7 +255,8 @@ def mine_store(
                 f"{keep} holds an unfinished mining, and one with proposals by IVF starts anew; "
                 "delete it, or mine into another folder"
             )
-    members = [model.embed(dataset) for model in models]
+    again = len(models) + len(guides) > 1 or not isinstance(proposing, str)
+    members = [model.embed(dataset, keep_pixels=again) for model in models]
     fast = () if isinstance(proposing, str) else proposing
     streamed = [model.embed(dataset) for model in fast] or members
     sources, guide_sources, proposers = (

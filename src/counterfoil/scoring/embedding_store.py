@@ -43,7 +43,7 @@ from counterfoil.core.resumable import (
     check_facts,
     partial_folder,
 )
-from counterfoil.core.types import Embeddings
+from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.images import image_cache_folder
 from counterfoil.data.processor import FeatureProcessor, ProcessedDataset, Processor
@@ -459,7 +459,12 @@ def _is_whole(folder: Path) -> bool:
 
 
 def write_vectors(
-    folder: Path, model: RetrievalModel, processor: ProcessedDataset, facts: Mapping[str, Any]
+    folder: Path,
+    model: RetrievalModel,
+    processor: ProcessedDataset,
+    facts: Mapping[str, Any],
+    *,
+    workers: int = 0,
 ) -> None:
     """Write ``images.npy`` and ``texts.npy`` of a data set; what a stopped run wrote is kept.
 
@@ -470,6 +475,7 @@ def write_vectors(
         model: makes one vector of an item.
         processor: the data set as its input.
         facts: JSON-ready, what the vectors depend on.
+        workers: threads that decode pictures; 0 for none but this one.
 
     Raises:
         ValueError: the model makes several vectors per item, the folder was begun with others, or
@@ -479,13 +485,21 @@ def write_vectors(
     if VECTORS.exists(folder):
         check_facts(folder, VECTORS.read_manifest(folder).facts, dict(facts))
     if not _is_cached(folder):
-        _encode_to_cache(folder, model, processor, facts)
+        _encode_to_cache(folder, model, processor, facts, workers)
 
 
 def _encode_to_cache(
-    folder: Path, model: RetrievalModel, processor: ProcessedDataset, facts: Mapping[str, Any]
+    folder: Path,
+    model: RetrievalModel,
+    processor: ProcessedDataset,
+    facts: Mapping[str, Any],
+    workers: int = 0,
 ) -> None:
     dataset, partial = processor.dataset, partial_folder(folder)
+
+    def images(rows: Tensor) -> ModalityBatch:
+        return processor.images_once(rows, workers)
+
     # one run at a time writes to a cache folder
     lock = write_lock(folder.with_name(f"{folder.name}.lock"), folder, wait=True)
     with distributed.on_rank_0(lock):
@@ -495,7 +509,7 @@ def _encode_to_cache(
         # not before the lock: another run would take the folder away while this one begins in it
         begin_facts(partial, facts)
         for kind, encode, process, count in (
-            ("images", images_in_batches, processor.images, len(dataset)),
+            ("images", images_in_batches, images, len(dataset)),
             ("texts", texts_in_batches, processor.texts, len(dataset.texts)),
         ):
             if count:  # pictures alone have no captions

@@ -519,6 +519,7 @@ class SearchIndex:
         replace: bool = False,
         prune: bool = False,
         skip_unreadable: bool = False,
+        workers: int = 0,
     ) -> IndexUpdate:
         """Add the images and captions that are new or have changed, in one commit.
 
@@ -531,6 +532,7 @@ class SearchIndex:
             prune: whether entries go whose files are gone.
             skip_unreadable: leave out pictures that cannot be read, with a warning; the entries of
                 files that were damaged since go.
+            workers: threads that decode pictures; 0 for none but this one.
 
         Raises:
             ValueError: there are such images and `replace` is false, all files of the index are
@@ -543,7 +545,7 @@ class SearchIndex:
             if skip_unreadable:
                 changes = without_unreadable_rows(dataset, changes, self.vectors)
             if changes.any:
-                self._apply(dataset, changes)
+                self._apply(dataset, changes, workers)
         distributed.barrier()
         added, known = len(changes.images), len(changes.relabelled) + len(changes.moved)
         return IndexUpdate(
@@ -558,10 +560,10 @@ class SearchIndex:
             gone=len(changes.gone),
         )
 
-    def _apply(self, dataset: ImageTextDataset, changes: DatasetChanges) -> None:
+    def _apply(self, dataset: ImageTextDataset, changes: DatasetChanges, workers: int) -> None:
         """Encode and commit changes."""
         known = self.model, self.vectors.state.identity
-        work = _encode(*known, dataset, changes, self.proposals, self.folder)
+        work = _encode(*known, dataset, changes, self.proposals, self.folder, workers)
         with work as (images, texts, _):
             if distributed.rank() == 0:
                 try:
@@ -921,6 +923,7 @@ def build_index(
     backend: str = EXACT,
     address: str = "",
     half: bool = False,
+    workers: int = 0,
 ) -> SearchIndex:
     """Build an index of all images and captions of a data set.
 
@@ -935,6 +938,7 @@ def build_index(
         backend: what searches the vectors: "exact", or an engine, such as "faiss-hnsw".
         address: of the engine's server; "" for a file in the index.
         half: store the vectors in float16.
+        workers: threads that decode pictures; 0 for none but this one.
 
     Raises:
         ValueError: the folder exists, the data set is empty, the model cannot be indexed, there is
@@ -959,7 +963,7 @@ def build_index(
     everything = DatasetChanges([*range(len(dataset))], [*range(len(dataset.texts))])
     lock = write_lock(folder.with_name(f".{folder.name}.lock"), folder)
     identity = model.identity()
-    work = _encode(model, identity, dataset, everything, None, folder)
+    work = _encode(model, identity, dataset, everything, None, folder, workers)
     with distributed.on_rank_0(lock), work as (images, texts, proposals):
         if distributed.rank() == 0:
             assert images is not None
@@ -1049,6 +1053,7 @@ def _encode(
     rows: DatasetChanges,
     proposals: MaxSimProposals | None,
     folder: Path,
+    workers: int,
 ) -> Iterator[tuple[NewVectors | None, NewVectors | None, MaxSimProposals | None]]:
     """New images, whose entries lack the place and are complete on rank 0 only, and new texts.
 
@@ -1056,7 +1061,7 @@ def _encode(
     many items stay beside the index's folder until the block, which writes the index, has ended.
     """
     trial = replace(rows, images=rows.images[:_TRIAL], texts=rows.texts[:_TRIAL])
-    if trial != rows:
+    if len(rows.images) + len(rows.texts) > _RESUMABLE:
         _encode_rows(model, dataset, trial)  # refuse an unfit model before the long work
     image_entries = []
     if distributed.rank() == 0:  # before encoding, and the stamp first: any later change is noticed
@@ -1081,7 +1086,7 @@ def _encode(
             "captions": _digest(entry.text for entry in text_entries),
         }
         begin_facts(partial, facts)
-    images, texts = _encode_rows(model, dataset, rows, partial)
+    images, texts = _encode_rows(model, dataset, rows, partial, workers)
     network = model.model
     some = images is not None or texts is not None
     if isinstance(network, MaxSimModel) and some and proposals is None:
@@ -1114,7 +1119,11 @@ def _new_vectors(
 
 
 def _encode_rows(
-    model: Model, dataset: ImageTextDataset, rows: DatasetChanges, partial: Path | None = None
+    model: Model,
+    dataset: ImageTextDataset,
+    rows: DatasetChanges,
+    partial: Path | None = None,
+    workers: int = 0,
 ) -> tuple[Embeddings | None, Embeddings | None]:
     """Images and texts with one vector each; None for none. What is in `partial` is taken."""
     subset = dataset.cut(
@@ -1133,7 +1142,7 @@ def _encode_rows(
         encode_into(partial / side, encode, network, load, count)
         return EmbeddingStore(partial / side, count).rows(torch.arange(count))
 
-    images = encoded("image", inputs.images, len(subset))
+    images = encoded("image", lambda rows: inputs.images_once(rows, workers), len(subset))
     texts = encoded("text", inputs.texts, len(subset.texts))
     check_single_vectors(model, images, texts)
     return images, texts
