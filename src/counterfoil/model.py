@@ -355,6 +355,8 @@ class Model:
             )
         inputs, size = self.process(dataset), len(dataset)
         cached = cached_vectors(self.model, inputs) if self.model.keeps_vectors else None
+        if isinstance(self.model, EmbeddingModel) and not any(self.model.normalise):
+            cached = _stored_vectors(dataset)
         images, texts = cached or (
             encode_images(self.model, inputs.images if keep_pixels else inputs.images_once, size),
             encode_texts(self.model, inputs.texts, len(dataset.texts)),
@@ -769,6 +771,21 @@ def _load_vectors(name: str) -> Model:
         )
     spec = make_config(EmbeddingModel, normalise=score == "cosine")
     return Model(spec.build(), None, name, spec)
+
+
+def _stored_vectors(dataset: ImageTextDataset) -> tuple[Embeddings, Embeddings] | None:
+    """Ready-made vectors as they lie in their files, which may be larger than memory.
+
+    None where the files hold something else: then they are encoded as the inputs of any model.
+    """
+    found = []
+    for features in (dataset.features, dataset.text_features):
+        tokens = features.mapped() if features is not None and features.regions == 1 else None
+        if tokens is None:
+            return None
+        found.append(Embeddings(tokens, torch.ones(len(tokens), 1, dtype=torch.bool)))
+    images, texts = found
+    return images, texts
 
 
 def is_model_folder(path: Path) -> bool:

@@ -1,11 +1,15 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from corpus_cases import captions_by_image, features_of_all, random_array
+from counterfoil.data.features import FeatureArray
+from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.embeddings import is_embeddings, read_embeddings
+from counterfoil.model import load_model
 
 
 def write_vectors(folder, images=2, texts=6, **more):
@@ -101,3 +105,54 @@ def test_bad_files_in_words(tmp_path):
     (tmp_path / "captions.txt").write_text("only one\n")
     with pytest.raises(ValueError, match=r"captions\.txt has 1 captions for 6 texts"):
         read_embeddings(tmp_path)
+
+
+def test_vectors_stay_in_their_file_where_nothing_has_to_be_done_to_them(tmp_path, monkeypatch):
+    """A data set may be larger than memory, and is the same by way of batches."""
+    rng = np.random.default_rng(0)
+    for name, count in (("images", 7), ("texts", 9)):
+        np.save(tmp_path / f"{name}.npy", rng.standard_normal((count, 4)).astype(np.float32))
+    np.save(tmp_path / "owner.npy", rng.integers(-1, 7, 9))
+    data, model = load_dataset(tmp_path), load_model("vectors:inner-product")
+    kept = model.embed(data)
+    assert data.features is not None
+    assert isinstance(data.features.values, np.memmap)
+    kept.images.tokens[0] = 5.0  # of this process alone
+    assert np.load(tmp_path / "images.npy")[0].max() < 5
+    monkeypatch.setattr(FeatureArray, "mapped", lambda self: None)
+    encoded = model.embed(data)
+    monkeypatch.undo()
+    kept = model.embed(data)
+    for side in ("images", "texts"):
+        assert torch.equal(getattr(kept, side).tokens, getattr(encoded, side).tokens)
+        assert torch.equal(getattr(kept, side).mask, getattr(encoded, side).mask)
+
+
+@pytest.mark.parametrize("change", ["half", "rows", "lengths", "memory", "cosine"])
+def test_other_vectors_are_encoded(tmp_path, change, monkeypatch):
+    vectors = np.eye(6, 4, dtype=np.float16 if change == "half" else np.float32)
+    np.save(tmp_path / "images.npy", vectors)
+    np.save(tmp_path / "texts.npy", vectors)
+    data = load_dataset(tmp_path)
+    assert data.features is not None
+    if change == "rows":
+        data = data.subset(torch.tensor([4, 1, 3]))
+    if change == "memory":
+        data = load_dataset({"images": vectors, "texts": vectors})
+    if change == "lengths":
+        data = replace(data, features=replace(data.features, lengths=np.ones(6)))
+    if change == "cosine":
+        monkeypatch.setattr(FeatureArray, "mapped", None)
+    assert data.features is not None
+    assert change == "cosine" or data.features.mapped() is None
+    model = load_model("vectors" if change == "cosine" else "vectors:inner-product")
+    assert len(model.embed(data).images) == len(data)
+
+
+def test_a_number_that_is_none_is_found_in_a_mapped_file(tmp_path):
+    vectors = np.eye(6, 4, dtype=np.float32)
+    vectors[4, 2] = np.nan
+    np.save(tmp_path / "images.npy", vectors)
+    np.save(tmp_path / "texts.npy", np.eye(6, 4, dtype=np.float32))
+    with pytest.raises(ValueError, match="row 4 holds NaN"):
+        load_model("vectors:inner-product").embed(load_dataset(tmp_path))

@@ -210,6 +210,33 @@ class FeatureArray:
                 raise ValueError(f"{self.where}: the boxes hold NaN or infinite numbers")
         return ModalityBatch(rows, values, mask, boxes)
 
+    def mapped(self) -> Tensor | None:
+        """(N, R, F) features of all items as they lie in their file, without a copy in memory.
+
+        None where an item is more, or other, than its float32 numbers there. Writing changes the
+        memory of this process alone, not the file.
+
+        Raises:
+            ValueError: a value is not a number.
+        """
+        file, count = self.values, len(self)
+        if not (
+            isinstance(file, np.memmap)
+            and file.dtype == np.float32
+            and file.flags.c_contiguous
+            and file.filename is not None
+            and Path(file.filename).stat().st_size - file.offset == file.nbytes  # all of it
+            and self.scale is None
+            and self.lengths is None
+            and torch.equal(self.rows, torch.arange(len(file)))
+        ):
+            return None
+        for rows in torch.split(torch.arange(count), _CHECKED):
+            if not np.isfinite(np.linalg.norm(file[int(rows[0]) : int(rows[-1]) + 1])):
+                self.take(rows)  # tells which one
+        stored: Array = np.memmap(file.filename, np.float32, "c", file.offset, file.shape)
+        return torch.from_numpy(stored)
+
     def likely(self, rows: Tensor) -> Tensor:
         """(N, R, C) float32 class probabilities of the regions of some items."""
         assert self.classes is not None, "these features have no class probabilities"
@@ -237,6 +264,7 @@ def _usable(values: Tensor) -> Tensor:
     return (values.abs() <= LARGEST).flatten(1).all(1)  # False for NaN
 
 
+_CHECKED = 16_384  # items that are checked at once
 PROBES = 16  # items that are looked at when a data set is loaded
 
 
