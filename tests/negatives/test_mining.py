@@ -21,6 +21,7 @@ from counterfoil.core.resumable import WorkStopped
 from counterfoil.data.dataset import Relation
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import Model, load_model
+from counterfoil.negatives import mining
 from counterfoil.negatives.filters import FilterConfig, NegativeFilters
 from counterfoil.negatives.mining import (
     mine_hard_negatives,
@@ -390,8 +391,14 @@ def oracle(proposed: Tensor, scores: Tensor, true: Tensor, k: int) -> list[list[
     return lists
 
 
+@pytest.mark.parametrize("most", [2**26, 40])  # whole, or a query or two at a time
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_both_sides_are_a_sort_of_what_was_proposed(seed: int) -> None:
+def test_both_sides_are_a_sort_of_what_was_proposed(
+    seed: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mining, "PAIRS", most)
+    monkeypatch.setattr(pairs, "PAIRS", most)
+    monkeypatch.setattr(mining, "_QUERIES", 3)
     relation = ragged(20, seed, 2)
     scores = eighths(20, len(relation.text_to_image), seed)
     rng = torch.Generator().manual_seed(seed)
@@ -408,6 +415,8 @@ def test_both_sides_are_a_sort_of_what_was_proposed(seed: int) -> None:
     assert torch.equal(found.text_scores.isinf(), found.texts < 0)
     expected = scores.T.gather(1, found.images.long())
     assert torch.equal(found.image_scores.float(), expected)
+    assert int(all_.texts.max()) >= 0  # what was proposed is left as it is
+    assert torch.equal(proposed.texts, all_.texts.masked_fill(gaps, -1))
 
 
 def test_true_pairs_among_the_proposals_are_dropped() -> None:

@@ -40,11 +40,12 @@ from counterfoil.negatives.store import (
 from counterfoil.scoring.checkpoint import EVERY, Fact, StreamCheckpoint
 from counterfoil.scoring.embedding_store import model_digest
 from counterfoil.scoring.encode import EmbeddedDataset, ScoreTile, Side, device_of
-from counterfoil.scoring.pairs import RescoredPairs, score_index_pairs
+from counterfoil.scoring.pairs import PAIRS, RescoredPairs, best_in_parts, score_index_pairs
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import MEMORY, ScoreReducer, stream_scores
 
 IVF: Final = "ivf"  # in place of a proposing model
+_QUERIES = 2**16  # whose proposals are looked at together
 
 
 @final
@@ -679,7 +680,8 @@ def rerank_proposals(
     reranker) scores those pairs only. A pair that was not proposed cannot be listed. With proposals
     as long as the data set the lists are those of `mine_lists`, but for scores that differ by less
     than 1e-6, because pairs are multiplied in another order. They are the same for any number of
-    processes.
+    processes. Beyond `scoring.pairs.PAIRS` proposals the queries are scored in parts, so that
+    memory grows with the lists alone.
 
     Args:
         proposed: another model's lists of the same data set.
@@ -695,7 +697,7 @@ def rerank_proposals(
     """
     if not members:
         raise ValueError("no model is given to score the proposed pairs; give at least one")
-    texts, images = proposed.texts.cpu(), proposed.images.cpu()
+    texts, images = proposed.texts.cpu().clone(), proposed.images.cpu().clone()
     for member in members:
         member.check_sizes(len(texts), len(images), "a model")
     for name, rows, length, count in (
@@ -716,8 +718,14 @@ def rerank_proposals(
     own = text_to_image.cpu().int()
     rows = torch.arange(len(texts), dtype=torch.int32).unsqueeze(1)
     # True pairs are removed; -1 indexes the last text here, but stays -1 whatever comes out.
-    texts = texts.masked_fill(own[texts.long()] == rows, -1)
-    images = images.masked_fill(images == own.unsqueeze(1), -1)
+    for part, row in zip(torch.split(texts, _QUERIES), torch.split(rows, _QUERIES)):
+        part.masked_fill_(own[part.long()] == row, -1)
+    images.masked_fill_(images == own.unsqueeze(1), -1)
+    if texts.numel() + images.numel() > PAIRS:
+        return _to_lists(
+            best_in_parts(members, texts, "image", texts_per_image, device=device),
+            best_in_parts(members, images, "text", images_per_text, device=device),
+        )
     rescored = RescoredPairs(members, texts, images, device=device)
     return _to_lists(
         rescored.best("image", texts_per_image), rescored.best("text", images_per_text)

@@ -23,6 +23,7 @@ from counterfoil.scoring.reducers import NOTHING, rank_keys, rows_of, scores_of,
 _NUMBERS = {"cpu": 2**22, "cuda": 2**28}  # numbers in the encodings of pairs scored together
 _TEXTS = 512  # texts scored together with one image
 _AT_ONCE = 2**22  # scores exchanged together
+PAIRS = 2**26  # of lists that are scored at once; each takes some 100 bytes
 
 
 def score_index_pairs(
@@ -173,13 +174,50 @@ class RescoredPairs:
 
         Of equal scores the lower row comes first, by the rank keys of `scoring.reducers`.
         """
-        scores, rows = self.scores(side), self._lists[side].long()
-        keys = rank_keys(scores, rows.clamp(min=0)).masked_fill_(scores.isneginf(), NOTHING)
-        keys = sort_descending(keys)[:, :k].contiguous()
-        return rows_of(keys).int(), scores_of(keys)
+        return _best(self.scores(side), self._lists[side], k)
 
     def _places(self, side: Side) -> Tensor:
         """Return a number for each pair, (Q, h), ascending by image and then by text."""
         rows = self._lists[side].long()
         query = torch.arange(len(rows)).unsqueeze(1)
         return query * self._count + rows if side == "image" else rows * self._count + query
+
+
+def best_in_parts(
+    members: Sequence[EmbeddedDataset],
+    rows: Tensor,
+    side: Side,
+    k: int,
+    *,
+    device: torch.device | str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """What `RescoredPairs.best` returns, for lists whose pairs are too many to be held at once.
+
+    A part of the queries is scored at a time, so that memory does not grow with the lists; a pair
+    that both sides propose is scored once for each.
+
+    Args:
+        members: models with their encodings.
+        rows: (Q, h) proposed rows of the other side, -1 for none.
+        side: of the queries.
+        k: length of a list.
+        device: where to compute, as in `stream_scores`.
+    """
+    found = []
+    for queries in torch.split(torch.arange(len(rows)), max(1, PAIRS // 4 // rows.shape[1])):
+        part = rows[queries]
+        query, place = (part >= 0).nonzero(as_tuple=True)
+        own, other = queries[query], part[query, place].long()
+        images, texts = (own, other) if side == "image" else (other, own)
+        scores = torch.full(part.shape, -torch.inf)
+        scores[query, place] = score_index_pairs(members, images, texts, device=device)
+        found.append(_best(scores, part, k))
+    best, scored = zip(*found, strict=True)
+    return torch.cat(best), torch.cat(scored)
+
+
+def _best(scores: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best of (Q, h) rows by their scores, -inf for none."""
+    keys = rank_keys(scores, rows.long().clamp(min=0)).masked_fill_(scores.isneginf(), NOTHING)
+    keys = sort_descending(keys)[:, :k].contiguous()
+    return rows_of(keys).int(), scores_of(keys)
