@@ -124,6 +124,8 @@ def write_berts(folder: Path, **sizes: int) -> None:
 
 # The parts.
 
+_limit = 0.0  # minutes of a training, after which its steps so far are what was measured
+
 
 @final
 class Clock(Callback):
@@ -197,6 +199,7 @@ class Rehearsal:
         own = stage.plan
         size = batch or own.batch
         plan = replace(own, steps=steps, log_every=1, batch=size, accumulate=1, save_minutes=1e4)
+        plan = replace(plan, minutes=_limit)
         row |= {"batch": size, "whole_batch": own.batch * own.accumulate}
         row["whole_steps"] = own.total(len(sampler_of(own, context.train)))
         with spent(row, "check"):
@@ -206,6 +209,8 @@ class Rehearsal:
         clock = Clock()
         with FlopCounterMode(display=False) as flops, spent(row, "train"):
             self._steps(stage, model, plan, f"{name}-steps", clock)
+        if clock.ends:
+            row["steps"] = steps = len(clock.ends) - 1  # fewer, where the time was up
         row["step_seconds"] = clock.step if clock.ends else row["train_seconds"] / steps
         row["step_flops"] = flops.get_total_flops() / steps
         row["read_seconds"] = self._read_seconds(stage, model, plan)
@@ -389,7 +394,7 @@ PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "aoq mine": lambda folder: _aoq(folder).mine("online", 300),
     "aoq adaptive": lambda folder: _adaptive(folder, 3),
     "aoq test": lambda folder: _aoq(folder).test("online", 100),
-    "ndgl teacher": lambda folder: _ndgl(folder).train("teacher-1", 4),
+    "ndgl teacher": lambda folder: _ndgl(folder).train("teacher-1", 200),
     "ndgl student": lambda folder: _student(folder, 5),
     "tags pretrained": lambda folder: _tags(folder).train("pretrained", 1, batch=8),
     "tags 1": lambda folder: _tags(folder).train("tags", 10, batch=1),
@@ -638,7 +643,7 @@ def write_page(rows: Rows, page: Path = PAGE) -> None:
     put_table(page, START, END, tables(rows))
 
 
-def rehearse(folder: Path, names: Sequence[str], rows: Path) -> int:
+def rehearse(folder: Path, names: Sequence[str], rows: Path, minutes: float = 0.0) -> int:
     """Run the parts that the rows lack, each in a process of its own."""
     failed = 0
     for name in names or PARTS:
@@ -647,6 +652,7 @@ def rehearse(folder: Path, names: Sequence[str], rows: Path) -> int:
             continue
         print(f"{name} …", flush=True)
         words = [sys.executable, "-m", "benchmarks.full_run", "part", str(folder), "--only", name]
+        words += ["--minutes", str(minutes)]
         made = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
         if made.returncode:
             print(f"{name}: failed with {made.returncode}", flush=True)
@@ -662,6 +668,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--only", nargs="*", default=(), choices=PARTS)
     parser.add_argument("--rows", type=Path, default=ROWS)
+    parser.add_argument("--minutes", type=float, default=0.0, help="of a training; 0 for no limit")
     given = parser.parse_args(words)
     if given.what == "page":
         write_page(parse_json(given.rows.read_text("utf-8"), given.rows.name))
@@ -674,7 +681,9 @@ def main(words: Sequence[str] | None = None) -> int:
         write_berts(folder)
         return 0
     if given.what == "rehearse":
-        return rehearse(folder, given.only, given.rows)
+        return rehearse(folder, given.only, given.rows, given.minutes)
+    global _limit
+    _limit = given.minutes
     torch.set_num_threads(1)
     print(json.dumps(PARTS[given.only[0]](folder)))
     return 0
