@@ -72,6 +72,6 @@ def test_a_model_of_one_vector_says_so_on_the_page(folders, tmp_path, capsys):
     assert main(["explain", str(folders["vector"]), IMAGE, CAPTION, *options]) == 0
     assert "where, by" not in capsys.readouterr().out
     text = " ".join(page.read_text().split())
-    assert "does not compare each word with each part of a picture (cosine)" in text
+    assert "whose score is of another kind (cosine)" in text
     assert "FILIP" in text
     assert "<script" not in text

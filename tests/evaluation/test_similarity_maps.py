@@ -275,9 +275,16 @@ def test_a_word_that_points_nowhere_has_no_best_place():
     assert "'a' 0.000: everywhere alike" in repr(maps)
 
 
+def test_boxes_in_pixels_are_not_taken_for_fractions():
+    held, opened = features([[0.0, 0.0, 300.0, 200.0], [9.0, 9.0, 50.0, 40.0]], count=2)
+    maps = similarity_maps(opened, held.image_ids[0], "a red square", dataset=held)
+    assert maps.boxes is None
+    assert maps.place(maps.words[1]) == "region 1"
+
+
 def test_explain_gives_the_maps_of_each_caption():
     opened, seen = model(), picture((64, 64), (0.2, 0.8))
-    captions = ["a red square", "blue"]
+    captions = ["a red square", "blue"] * 40
     found = cf.explain(opened, seen, captions)
     assert [one.maps for one in found] == [similarity_maps(opened, seen, c) for c in captions]
     told = found[0].to_dict()["maps"]
@@ -300,7 +307,7 @@ def test_a_model_of_one_vector_has_none(tmp_path):
         tokenize=lambda texts: [[1]] * len(texts),
         name="pooled",
     )
-    with pytest.raises(ValueError, match=r"pooled does not compare each word .*cosine.*SCAN, BFAN"):
+    with pytest.raises(ValueError, match=r"no maps of words of pooled, .*cosine.*SCAN, BFAN"):
         similarity_maps(opened, picture((9, 9), (0.5, 0.5)), "red")
     assert cf.explain(opened, picture((9, 9), (0.5, 0.5)), "red square").maps is None
 
@@ -321,7 +328,7 @@ def test_what_cannot_be_placed_is_said():
     maps = similarity_maps(own, seen, "red")
     assert maps.boxes is None
     assert maps.grid == (8, 8)
-    assert "How the picture is cut" in maps.note
+    assert "nothing says how it is cut" in maps.note
     with pytest.raises(ValueError, match="the caption is empty"):
         similarity_maps(own, seen, " ")
 

@@ -33,6 +33,7 @@ HAVE_MAPS = (
     "models of late interaction (FILIP, and multi-vector models of sentence-transformers such as "
     "ColPali) and of cross attention (SCAN, BFAN, CHAN) have maps"
 )
+CAPTIONS_AT_ONCE = 64  # each beside a copy of the image
 _NEAR = 0.01  # of a side, within which boxes lie on a lattice: they may be stored in half precision
 
 
@@ -107,10 +108,11 @@ class SimilarityMaps:
         }[self.shows]
         note = f"The maps show {shown}. A highest place is no proof that the word is seen there."
         if self.boxes is None:
+            note += " Where these lie in the picture is not known: "
             note += (
-                " Where the regions lie in the picture is not known: the data have no boxes."
+                "the data have no boxes as fractions of it."
                 if self.grid is None
-                else " How the picture is cut before the model reads it is not known."
+                else "nothing says how it is cut before the model reads it."
             )
         return note
 
@@ -175,8 +177,8 @@ def without_maps(model: Model) -> str:
     if isinstance(model.model, WordRegionModel):
         return ""
     return (
-        f"{model.name} does not compare each word with each part of a picture "
-        f"({model.model.score_name}), so there is no map of a word; {HAVE_MAPS}"
+        f"there are no maps of words of {model.name}, whose score is of another kind "
+        f"({model.model.score_name}); {HAVE_MAPS}"
     )
 
 
@@ -186,19 +188,24 @@ def maps_of(model: Model, image: ReadImage, captions: Sequence[str]) -> list[Sim
     assert isinstance(network, WordRegionModel)
     assert processor is not None
     spans = _token_spans(model, captions)
-    with evaluation_mode([network]):
-        device = image.encoded.tokens.device
-        texts = network.encode_texts(processor.process_variants(captions).to(device))
-        same = torch.zeros(len(captions), dtype=torch.long)
-        values = network.word_region_maps(image.encoded.rows(same), texts).float().cpu()
     kept, boxes, grid = _places(model, image)
     shows: Literal["similarity", "attention"] = (
         "attention" if network.maps_attention else "similarity"
     )
-    return [
-        SimilarityMaps(shows, _words(caption, own, values[row][:, kept]), boxes, grid)
-        for row, (caption, own) in enumerate(zip(captions, spans, strict=True))
-    ]
+    maps = []
+    with evaluation_mode([network]):
+        for start in range(0, len(captions), CAPTIONS_AT_ONCE):
+            part = slice(start, start + CAPTIONS_AT_ONCE)
+            texts = processor.process_variants(captions[part]).to(image.encoded.tokens.device)
+            same = torch.zeros(len(texts), dtype=torch.long)
+            values = network.word_region_maps(
+                image.encoded.rows(same), network.encode_texts(texts)
+            )[:, :, kept.to(texts.mask.device)]
+            for caption, own, row in zip(
+                captions[part], spans[part], values.float().cpu(), strict=True
+            ):
+                maps.append(SimilarityMaps(shows, _words(caption, own, row), boxes, grid))
+    return maps
 
 
 def _words(caption: str, spans: Sequence[tuple[int, int]], values: Tensor) -> tuple[WordMap, ...]:
@@ -236,8 +243,8 @@ def _places(model: Model, image: ReadImage) -> Places:
         kept = items.mask[0].nonzero().squeeze(1)
         if not torch.equal(kept, vectors):  # the model adds or drops vectors
             return vectors, None, None
-        boxes = None if items.boxes is None else items.boxes[0, kept, :4].clamp(0, 1)
-        if boxes is None or not bool((boxes[:, 2:] > boxes[:, :2]).any()):
+        boxes = None if items.boxes is None else _fractions(items.boxes[0, kept, :4])
+        if boxes is None:
             return vectors, None, None
         return vectors, _as_boxes(boxes), _lattice(boxes)
     grid = model.model.patch_grid(items, len(vectors))
@@ -255,6 +262,14 @@ def _places(model: Model, image: ReadImage) -> Places:
     top, left = top.flatten(), left.flatten()
     boxes = torch.stack([x[left], y[top], x[left + 1], y[top + 1]], 1)
     return patches, _as_boxes(boxes), (grid.rows, grid.columns)
+
+
+def _fractions(boxes: Tensor) -> Tensor | None:
+    """Boxes (R, 4) within the picture; None for boxes in pixels, and where all are empty."""
+    outside = bool(((boxes < -_NEAR) | (boxes > 1 + _NEAR)).any())
+    if outside or not bool((boxes[:, 2:] > boxes[:, :2]).any()):
+        return None
+    return boxes.clamp(0, 1)
 
 
 def _as_boxes(boxes: Tensor) -> tuple[Box, ...]:

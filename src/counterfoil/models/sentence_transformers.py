@@ -235,7 +235,8 @@ class MultiVectorEmbedder(SentenceTransformersModel, MaxSimModel):
 
         (picture,) = pictures_of(images)
         prepares = getattr(self.body.processor, "image_processor", None)
-        if _crops(prepares) or getattr(prepares, "do_pad", False):
+        image_token = getattr(self.body.processor, "image_token", None)
+        if image_token is None or _crops(prepares) or getattr(prepares, "do_pad", False):
             return None
         try:
             columns, rows = get_n_patches(self.body, picture.size)
@@ -243,7 +244,7 @@ class MultiVectorEmbedder(SentenceTransformersModel, MaxSimModel):
             return None  # of models that it does not know
         features = self.body.preprocess([picture], prompt=self._prompt("document"), task="document")
         kept = self._outputs([picture], "document")[0]["attention_mask"][0].bool().cpu()
-        token = self.body.tokenizer.convert_tokens_to_ids(self.body.processor.image_token)
+        token = self.body.tokenizer.convert_tokens_to_ids(image_token)
         if "input_ids" not in features or len(features["input_ids"][0]) != len(kept):
             return None
         places = (features["input_ids"][0].cpu() == token)[kept].nonzero().squeeze(1)
