@@ -2,6 +2,7 @@
 
 * ``python -m benchmarks`` measures what the fast parts cost (`benchmarks.speed`).
 * ``python -m benchmarks.experiments`` trains and compares (`benchmarks.experiments`).
+* ``python -m benchmarks.predict`` says before training which negatives help (`benchmarks.predict`).
 * ``python -m benchmarks.net`` compares results of an old commit with the working tree's.
 """
 
