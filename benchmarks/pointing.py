@@ -38,7 +38,7 @@ from counterfoil.evaluation.protocols import evaluate_protocol
 from counterfoil.evaluation.read_image import read_image
 from counterfoil.evaluation.similarity_maps import SimilarityMaps, maps_of
 from counterfoil.losses.contrastive import InfoNCELoss
-from counterfoil.model import Model
+from counterfoil.model import Model, load_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.filip import FILIP
 from counterfoil.models.layers.towers import GRU, PatchTower, Regions
@@ -205,7 +205,9 @@ def run(folder: Path, ledger: Path, seeds: Sequence[int] = SEEDS, scenes: str = 
         for kind in ("SCAN", "FILIP"):
             if (kind, seed) in done:
                 continue
-            model = train(kind, data, folder / f"{kind}-{seed}", seed)
+            trained = folder / f"{kind}-{seed}"
+            stored = (trained / "model").exists()
+            model = load_model(str(trained)) if stored else train(kind, data, trained, seed)
             maps: dict[str, Model] = {kind: model}
             if kind == "SCAN":
                 maps["SCAN similarity"] = similarity_of(model)

@@ -256,8 +256,11 @@ def _places(model: Model, image: ReadImage) -> Places:
     if seen is None:
         return patches, None, (grid.rows, grid.columns)
     rows, columns = torch.arange(grid.rows + 1), torch.arange(grid.columns + 1)
-    x = (seen[0] + (seen[2] - seen[0]) * columns / grid.columns).clamp(0, 1)
-    y = (seen[1] + (seen[3] - seen[1]) * rows / grid.rows).clamp(0, 1)
+    sides = []
+    for first, last, lines in ((seen[0], seen[2], columns), (seen[1], seen[3], rows)):
+        at = first + (last - first) * (lines + grid.shift) / (len(lines) - 1)
+        sides.append(at.clamp(first, last).clamp(0, 1))
+    x, y = sides
     top, left = torch.meshgrid(rows[:-1], columns[:-1], indexing="ij")
     top, left = top.flatten(), left.flatten()
     boxes = torch.stack([x[left], y[top], x[left + 1], y[top + 1]], 1)

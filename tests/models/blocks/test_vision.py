@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from torch.nn.functional import adaptive_avg_pool2d
 
 import hub_cases
 from counterfoil.core.types import ModalityBatch
 from counterfoil.models.base import FrozenTower
+from counterfoil.models.layers.pooling import field_shift
 from counterfoil.models.layers.pretrained import FrozenPatches, HFVisionTower
+from counterfoil.models.layers.towers import PatchTower
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +140,56 @@ def test_a_model_without_patches_is_refused(towers):
     for name in ("bert", "siglip2"):  # of texts, and of pictures of any shape
         with pytest.raises(ValueError, match=f"{name} gives no patches of square pictures"):
             FrozenPatches(name=towers[name])
+
+
+def resnet(folder: Path) -> str:
+    torch.manual_seed(0)
+    sizes = {"embedding_size": 8, "hidden_sizes": [8, 8], "depths": [1, 1], "layer_type": "basic"}
+    transformers.ResNetModel(transformers.ResNetConfig(**sizes)).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("kind", ["vit", "frozen vit", "resnet", "patches"])
+def test_the_patches_of_a_tower_are_where_it_says(kind, tmp_path):
+    """A dot in the middle of where a patch is said to lie changes it and those around it."""
+    side = {"resnet": 64, "patches": 32}.get(kind, 16)
+    tower: torch.nn.Module = PatchTower(size=32, patch=8, width=8, channels=8, depth=0)
+    if kind == "resnet":
+        tower = HFVisionTower(name=resnet(tmp_path / "resnet"), width=8)
+    elif kind != "patches":
+        name = hub_cases.vit(tmp_path / "vit")
+        frozen = kind == "frozen vit"
+        tower = FrozenPatches(name=name, grid=0) if frozen else HFVisionTower(name=name)
+    tower.eval()
+    seen = pictures(side)
+    with torch.no_grad():
+        before = tower(seen).tokens
+    grid = tower.patch_grid(before.shape[1], (side, side))
+    assert grid.first == (kind == "vit")  # its class token
+    assert grid.first + grid.rows * grid.columns == before.shape[1]
+    assert tower.patch_grid(before.shape[1], (side, 2 * side)) is None
+    convolves = kind in ("resnet", "patches")
+    assert (-0.5 < grid.shift < -0.25) if convolves else grid.shift == 0
+    cell = side / grid.rows
+    inner = max(1, grid.rows // 2)
+    for row, column in ((1, inner), (inner, 1)):
+        y, x = (int(cell * (at + 0.5 + grid.shift)) for at in (row, column))
+        values = seen.values.clone()
+        values[:, :, y - 1 : y + 2, x - 1 : x + 2] += 3
+        with torch.no_grad():
+            after = tower(ModalityBatch(seen.ids, values, seen.mask)).tokens
+        change = (after - before)[:, grid.first :].square().sum((0, 2))
+        change = change.view(grid.rows, grid.columns) / change.sum()
+        middle = [float(change.sum(1 - at) @ torch.arange(0.0, grid.rows)) for at in (0, 1)]
+        assert middle == pytest.approx([row, column], abs=0.4)
+
+
+def test_the_shift_of_cells_is_that_of_their_fields():
+    tower = PatchTower(size=64, patch=8, width=8, channels=8, depth=1)
+    measured = field_shift(lambda seen: tower.fc(tower.stem(seen).flatten(2).mT), 64)
+    assert measured == pytest.approx(tower.patch_grid(64, (64, 64)).shift, abs=0.05)
+    cut = torch.nn.Conv2d(3, 4, 8, stride=8)  # as a ViT cuts patches
+    assert field_shift(lambda seen: cut(seen).flatten(2).mT, 64) == pytest.approx(0, abs=0.1)
+    assert field_shift(lambda seen: 0 * cut(seen).flatten(2).mT, 64) == 0
+    with torch.inference_mode():
+        assert field_shift(lambda seen: tower.stem(seen).flatten(2).mT, 64) < -0.3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -80,6 +81,36 @@ def batch_norm_tokens(norm: nn.BatchNorm1d, tokens: Tensor, mask: Tensor | None 
     return spread.masked_scatter(mask.unsqueeze(-1), rows)
 
 
+PROBES, FAINT = 8, 0.1  # pictures of noise; gradients below this share of the largest are left out
+
+
+def field_shift(grid_of: Callable[[Tensor], Tensor], side: int) -> float:
+    """How far the cells of a square grid lie off their places, see `PatchGrid.shift`.
+
+    It is measured where the gradient of the middle cell lies in pictures of noise, the same every
+    time; normalisation over the whole picture adds a faint gradient everywhere, which is left out.
+
+    Args:
+        grid_of: makes (N, R, F) vectors, row by row, of pixels (N, 3, side, side).
+        side: of the pictures.
+    """
+    rng = torch.Generator().manual_seed(0)
+    with torch.inference_mode(False), torch.enable_grad():
+        pixels = torch.randn(PROBES, 3, side, side, generator=rng).requires_grad_()
+        vectors = grid_of(pixels)
+        cells = math.isqrt(vectors.shape[1])
+        middle = vectors[:, cells // 2 * (cells + 1)]
+        weights = torch.randn(middle.shape, generator=rng)
+        (gradient,) = torch.autograd.grad((middle * weights).sum(), pixels)
+    strength = gradient.square().sum((0, 1))
+    strength = strength * (strength > FAINT * strength.max())
+    if not float(strength.sum()) > 0:  # nothing passes through
+        return 0.0
+    places = torch.arange(side) + 0.5
+    centres = [strength.sum(1 - axis) @ places / strength.sum() for axis in (0, 1)]
+    return float(sum(centres) / 2 * cells / side) - (cells // 2 + 0.5)
+
+
 # Towers: encoders of raw items as vectors of one width.
 
 
@@ -110,9 +141,14 @@ class PatchGrid:
     rows: int
     columns: int
     first: int = 0  # vectors before them, such as a class token
+    # how far a patch lies to the right of and below its cell of the grid, in cells: convolutions
+    # whose stride is smaller than their kernel read around the corner of a cell, not its middle
+    shift: float = 0.0
 
     @staticmethod
-    def square(vectors: int, pixels: tuple[int, int], *, patch: int = 0) -> PatchGrid | None:
+    def square(
+        vectors: int, pixels: tuple[int, int], *, patch: int = 0, shift: float = 0.0
+    ) -> PatchGrid | None:
         """The square that so many vectors are, or its last ones where the size of a patch is known.
 
         None if they are no square, or the input is none.
@@ -123,7 +159,7 @@ class PatchGrid:
         before = vectors - side * side
         if pixels[0] != pixels[1] or (before and not patch):
             return None
-        return PatchGrid(side, side, before)
+        return PatchGrid(side, side, before, shift)
 
 
 class TextTower(nn.Module, ABC):

@@ -7,7 +7,7 @@ import difflib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +25,7 @@ from counterfoil.models.layers.pooling import (
     PatchGrid,
     TextTower,
     check_positive,
+    field_shift,
     full_mask,
     masked_ids,
     projection,
@@ -42,6 +43,7 @@ FILES = ("model.safetensors", "pytorch_model.bin")
 # keys of a configuration by which transformers would fetch code, kernels or files
 FETCHED = ("auto_map", "attn_implementation", "_attn_implementation", "_name_or_path")
 HALF = (0.5, 0.5, 0.5)
+MEASURED = 3  # cells of a side from which one is not at an edge
 # by PIL's number of the filter, as in configurations
 FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 BICUBIC = 3
@@ -534,7 +536,7 @@ class HFVisionTower(StatesTower):
 
     def patch_grid(self, vectors: int, pixels: tuple[int, int]) -> PatchGrid | None:
         """Return the square of cells, or of the patches behind a class token."""
-        return PatchGrid.square(vectors, pixels, patch=_patch_size(self.body))
+        return _pretrained_grid(self.body, self._states, vectors, pixels)
 
 
 @final
@@ -623,7 +625,7 @@ class FrozenPatches(PretrainedTower, ImageTower):
 
     def patch_grid(self, vectors: int, pixels: tuple[int, int]) -> PatchGrid | None:
         """Return the square of patches."""
-        return PatchGrid.square(vectors, pixels)
+        return _pretrained_grid(self.body, self._patches, vectors, pixels)
 
     def _patches(self, pixels: Tensor) -> Tensor:
         states = _last_hidden_state(self.body, pixels)
@@ -642,8 +644,28 @@ class FrozenPatches(PretrainedTower, ImageTower):
 
 def _patch_size(body: nn.Module) -> int:
     """Side of a transformer's patches in pixels; 0 where it is not known."""
-    patch = getattr(body.config, "patch_size", None)
+    patch = getattr(getattr(body, "config", None), "patch_size", None)
     return patch if isinstance(patch, int) else 0
+
+
+def _pretrained_grid(
+    body: nn.Module,
+    grid_of: Callable[[Tensor], Tensor],
+    vectors: int,
+    pixels: tuple[int, int],
+) -> PatchGrid | None:
+    """The grid of patches of a transformer, or of the cells of a convolutional network."""
+    patch = _patch_size(body)
+    grid = PatchGrid.square(vectors, pixels, patch=patch)
+    if grid is None or patch or grid.rows < MEASURED:
+        return grid
+    weight = next(body.parameters())
+
+    def cells(seen: Tensor) -> Tensor:
+        cell_vectors: Tensor = grid_of(seen.to(weight)).float().cpu()
+        return cell_vectors
+
+    return replace(grid, shift=field_shift(cells, pixels[0]))
 
 
 def _check_grid(grid: int) -> None:
@@ -836,8 +858,10 @@ class GridTower(PretrainedTower, ImageTower):
         return drop_cells(bag, self.cell_drop) if self.training else bag
 
     def patch_grid(self, vectors: int, pixels: tuple[int, int]) -> PatchGrid | None:
-        """Return the square of patches."""
-        return PatchGrid.square(vectors, pixels)
+        """Return the square of cells."""
+        return _pretrained_grid(
+            self.body, lambda seen: self.feature_map(seen).flatten(2).mT, vectors, pixels
+        )
 
 
 @final

@@ -7,6 +7,7 @@ together, so a mask is True from an item's first token to its last, and no item 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 from typing import Literal, final, get_args
@@ -433,8 +434,10 @@ class PatchTower(ImageTower):
         return Embeddings(tokens, full_mask(tokens))
 
     def patch_grid(self, vectors: int, pixels: tuple[int, int]) -> PatchGrid | None:
-        """Return the square of patches."""
-        return PatchGrid.square(vectors, pixels)
+        """Return the square of patches, each around the corner of its cell."""
+        side = math.isqrt(len(self.place))
+        # a halving reads around every second pixel, from the first on
+        return PatchGrid.square(vectors, pixels, shift=(side / self.size - 1) / 2)
 
 
 def _halve(channels: int, more: int) -> nn.Sequential:
