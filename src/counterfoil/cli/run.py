@@ -77,6 +77,7 @@ def demo(folder: RunFolder = None, resume: Resume = False) -> None:
     """Show in two minutes what hard negatives change, on pictures rendered here."""
     import torch
 
+    from counterfoil.core.console import briefly
     from counterfoil.pipelines.run import DataSource, run_pipeline
     from counterfoil.recipes import catalogue
 
@@ -85,7 +86,9 @@ def demo(folder: RunFolder = None, resume: Resume = False) -> None:
     torch.set_num_threads(1)
     recipe = catalogue.find_recipe("demo")
     folder = folder or Path("runs") / recipe.name
-    if not run_pipeline(recipe, DataSource(recipe.data), folder, resume=resume):
+    with briefly():
+        done = run_pipeline(recipe, DataSource(recipe.data), folder, resume=resume)
+    if not done:
         raise typer.Exit(STOPPED)
 
 

@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -88,6 +89,25 @@ def _console_class() -> type[Console]:
 def info(text: str) -> None:
     """Print a message about the work in progress to standard error."""
     _print_line(text, stderr=True)
+
+
+_briefly = ContextVar("_briefly", default=False)
+
+
+@contextmanager
+def briefly() -> Iterator[None]:
+    """Leave out what `detail` prints while the block runs."""
+    before = _briefly.set(True)
+    try:
+        yield
+    finally:
+        _briefly.reset(before)
+
+
+def detail(text: str) -> None:
+    """Print a message as `info` does, unless the command is to print little."""
+    if not _briefly.get():
+        info(text)
 
 
 def warn(text: str) -> None:

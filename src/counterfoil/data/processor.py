@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from counterfoil.core.artifact import validated
-from counterfoil.core.console import info, warn
+from counterfoil.core.console import detail, info, warn
 from counterfoil.core.io import read_json, write_json
 from counterfoil.core.rgb import rgb
 from counterfoil.core.types import ModalityBatch
@@ -519,7 +519,7 @@ def say_unknown(dataset: ImageTextDataset, tokenizer: Tokenizer, *, least: float
             note += f". They have no blanks, so a whole caption is one word: {SUBWORDS}"
     if note not in _SAID:
         _SAID.add(note)
-        (warn if share >= MANY_UNKNOWN else info)(note)
+        (warn if share >= MANY_UNKNOWN else info if share >= 0.0005 else detail)(note)
 
 
 def _say_truncated(dataset: ImageTextDataset, tokens: TokenArray) -> None:

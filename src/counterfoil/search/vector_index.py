@@ -27,7 +27,6 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
-from torch.nn.functional import pad
 
 from counterfoil import __version__
 from counterfoil.core.artifact import Artifact, ArtifactFormat, ArtifactManifest, kind_of
@@ -467,7 +466,8 @@ class Collection:
             rows = self._live_rows_of(self.backend.candidates(queries, proposed))
             if bool(((rows >= 0).sum(1) >= k).all()):
                 found = [torch.unique(own[own >= 0]) for own in rows]
-                keys = torch.cat([self._ranked(*one, k, offsets) for one in zip(queries, found)])
+                owners = torch.arange(len(rows)).repeat_interleave(torch.tensor([*map(len, found)]))
+                keys = self._ranked(queries, owners, torch.cat(found), k, offsets)
                 return rows_of(keys), scores_of(keys)
             proposed *= 4  # too many candidates were deleted
         alive = self.alive if only is None else self.alive & only
@@ -492,8 +492,8 @@ class Collection:
                 scores.topk(k).values[:, -1:] if k < len(alive) else scores.new_tensor(-torch.inf)
             )
             chosen = (scores >= least - self._error(group, offsets)) & alive
-            rows = [one.nonzero().squeeze(1) for one in chosen]
-            keys += [self._ranked(query, own, k, offsets) for query, own in zip(group, rows)]
+            owners, rows = chosen.nonzero(as_tuple=True)
+            keys.append(self._ranked(group, owners, rows, k, offsets))
         return torch.cat(keys)
 
     def _products(self, queries: Tensor) -> Tensor:
@@ -538,15 +538,24 @@ class Collection:
         lengths = [torch.linalg.vector_norm(some, dim=1).max() for some in blocks]
         return max(map(float, lengths), default=0.0)
 
-    def _ranked(self, query: Tensor, rows: Tensor, k: int, offsets: Tensor | None) -> Tensor:
-        """(1, k) rank keys of the best of some rows for a (D,) query, best first."""
-        parts = torch.split(rows, _ROWS)
-        scores = torch.cat([(self.vectors(some) * query).sum(1) for some in parts])
-        self._finite(scores)
+    def _ranked(
+        self, queries: Tensor, owners: Tensor, rows: Tensor, k: int, offsets: Tensor | None
+    ) -> Tensor:
+        """(Q, k) rank keys, best first, of (n,) rows of the (n,) queries that may find them.
+
+        The rows of a query are together.
+        """
+        pairs = zip(torch.split(owners, _ROWS), torch.split(rows, _ROWS))
+        sums = [(self.vectors(some) * queries[own]).sum(1) for own, some in pairs]
+        scores = self._finite(torch.cat(sums))
         if offsets is not None:
             scores = scores + offsets[rows]
-        best = sort_descending(rank_keys(scores, rows).unsqueeze(0))[:, :k]
-        return pad(best, (0, k - best.shape[1]), value=NOTHING)
+        counts = torch.bincount(owners, minlength=len(queries))
+        keys = torch.full((len(queries), max(k, int(counts.max()))), NOTHING)
+        keys[owners, torch.arange(len(rows)) - (counts.cumsum(0) - counts)[owners]] = rank_keys(
+            scores, rows
+        )
+        return sort_descending(keys)[:, :k]
 
     def _finite(self, scores: Tensor) -> Tensor:
         """Scores, refused where vectors are damaged: a NaN would be no result, without a word."""

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from counterfoil import __version__
 from counterfoil.core import distributed
 from counterfoil.core.config import Config, digest
-from counterfoil.core.console import info, progress, warn
+from counterfoil.core.console import detail, info, progress, warn
 from counterfoil.core.io import check_room
 from counterfoil.core.registry import added
 from counterfoil.core.resumable import WorkStopped, difference
@@ -394,7 +394,7 @@ class TrainingLoop(Generic[B]):
         last = self.epoch == self.epochs or self.plateaued
         waited = time.monotonic() - self._told > _QUIET
         if last or waited or number == 1 or number % -(-rounds // _LINES) == 0:
-            info(self.summary)
+            detail(self.summary)
             self._told = time.monotonic()
 
     def _save_or_stop(self) -> bool:

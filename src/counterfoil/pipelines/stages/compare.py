@@ -140,8 +140,11 @@ class Compare(Stage):
             )
             path.parent.mkdir(parents=True, exist_ok=True)
             write_page(page, path)
-            # the stage that selects has said its sentence
-            output(page.headline.removeprefix(_selected(context, self)).lstrip())
+            if self.called:  # the rest is in the table, and in the page
+                for sentence in first_answers(runs, next(iter(evaluations.values())).report):
+                    output(sentence)
+            else:  # the stage that selects has said its sentence
+                output(page.headline.removeprefix(_selected(context, self)).lstrip())
             for table in self._shown(page.tables, runs):
                 console.print(TerminalTable(table, page.protocol))
             if self.selection:
@@ -229,7 +232,7 @@ def comparison_page(
             part
             for part in (
                 _selected(context, stage),
-                first_answers(runs, next(iter(reports.values())))
+                " ".join(first_answers(runs, next(iter(reports.values()))))
                 if stage.called
                 else headline(runs),
                 several_sentence(by_all) if by_all else "",
@@ -304,8 +307,8 @@ def _galleries(
     return galleries(dataset, i2t, t2i)
 
 
-def first_answers(runs: Sequence[RunResult], report: EvaluationReport) -> str:
-    """What two models find first, in words that a newcomer knows."""
+def first_answers(runs: Sequence[RunResult], report: EvaluationReport) -> tuple[str, str]:
+    """What two models find first, in words that a newcomer knows: a caption, and a picture."""
     first, last, setting = runs[0], runs[-1], report.setting
     caption, picture = (METRICS.index(metric) for metric in RECALLS)
     spans = [last.against[place].interval for place in (caption, picture)]
@@ -313,9 +316,10 @@ def first_answers(runs: Sequence[RunResult], report: EvaluationReport) -> str:
     return (
         f"The model {last.name} finds a right caption first for {last.numbers[caption]:.1f} % of "
         f"{setting.images:,} pictures, the one {first.name} for {first.numbers[caption]:.1f} % "
-        f"(95 % interval of the difference {both_ends(spans[0])}{caveat[0]}); the right picture "
-        f"first for {last.numbers[picture]:.1f} % of {setting.texts:,} captions, against "
-        f"{first.numbers[picture]:.1f} % ({both_ends(spans[1])}{caveat[1]})."
+        f"(95 % interval of the difference {both_ends(spans[0])}{caveat[0]}).",
+        f"It finds the right picture first for {last.numbers[picture]:.1f} % of "
+        f"{setting.texts:,} captions, the other for {first.numbers[picture]:.1f} % "
+        f"({both_ends(spans[1])}{caveat[1]}).",
     )
 
 

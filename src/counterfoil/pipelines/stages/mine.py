@@ -12,7 +12,7 @@ import torch
 
 from counterfoil.core import distributed
 from counterfoil.core.config import parse_literal
-from counterfoil.core.console import info
+from counterfoil.core.console import detail, info
 from counterfoil.core.io import check_room
 from counterfoil.core.resumable import partial_folder
 from counterfoil.core.tensors import read_tensors, write_tensors
@@ -151,7 +151,7 @@ def report_lists(name: str, store: NegativeStore, place: Path) -> None:
     """Say how long the lists are, how full, and what each filter left out."""
     info(f"{name}: {store.lists.describe()}, {place}")
     for line in store.manifest.summary():
-        info(f"{name}: {line}")
+        detail(f"{name}: {line}")
 
 
 def mining_request(
