@@ -1,7 +1,7 @@
 """``python -m benchmarks.peers``: beside what people use instead, with random models and vectors.
 
 Every arm of a contest does the same work in a process of its own, on one thread; the arms take
-turns, `ROUNDS` times. The figure is the median of their processor seconds, without imports and
+turns, three times (two where a round takes minutes). The figure is the median of their processor seconds, without imports and
 without what is prepared beforehand; memory is the peak above what was held before. Nothing is
 downloaded. ``--markdown FILE`` also writes the table, names choose contests.
 """
@@ -515,6 +515,7 @@ CONTESTS = {
             "counterfoil, Trainer": tune_ours,
             "sentence-transformers, MNRL both ways": tune_by_sentence_transformers,
         },
+        rounds=2,
     ),
     "evaluate": Contest(
         "recalls of 5,000 × 25,000",
@@ -561,6 +562,7 @@ CONTESTS = {
             "counterfoil, build_index, 2 workers": lambda folder: index_photos(folder, 2),
         },
         most=1 / 0.95,
+        rounds=2,
         reasons=dict.fromkeys(
             ("counterfoil, build_index", "counterfoil, build_index, 2 workers"),
             "also files' digests, checksums, the model's identity and copy, and the index",

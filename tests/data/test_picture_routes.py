@@ -14,7 +14,7 @@ from counterfoil.data.checks import check_dataset
 from counterfoil.data.images import PictureFiles, decode_picture
 from counterfoil.data.processor import PixelProcessor
 from counterfoil.data.readers import load_dataset
-from counterfoil.model import _open_image
+from counterfoil.model import open_image
 from counterfoil.report import page
 from counterfoil.serve import decoding
 from picture_cases import DEEP
@@ -59,7 +59,7 @@ def of_upload(name, folder):
 
 
 def of_bytes(name, folder):
-    return _open_image(DEEP[name][0])
+    return open_image(DEEP[name][0])
 
 
 def of_whole_pictures(name, folder):

@@ -38,7 +38,7 @@ def arrays(count: int = PICTURES) -> Iterator[np.ndarray]:
 @pytest.fixture
 def opened(monkeypatch) -> list[int]:
     """How many opened pictures there are at once, at most."""
-    alive, most, real = [0], [0], module._open_image
+    alive, most, real = [0], [0], module.open_image
 
     def closed():
         alive[0] -= 1
@@ -50,7 +50,7 @@ def opened(monkeypatch) -> list[int]:
         most[0] = max(most[0], alive[0])
         return picture
 
-    monkeypatch.setattr(module, "_open_image", counting)
+    monkeypatch.setattr(module, "open_image", counting)
     return most
 
 
