@@ -213,8 +213,8 @@ class FeatureArray:
     def mapped(self) -> Tensor | None:
         """(N, R, F) features of all items as they lie in their file, without a copy in memory.
 
-        None where an item is more, or other, than its float32 numbers there. Writing changes the
-        memory of this process alone, not the file.
+        None where an item is more, or other, than its float32 numbers there, or items do not follow
+        each other as in the file. Writing changes the memory of this process alone, not the file.
 
         Raises:
             ValueError: a value is not a number.
@@ -228,14 +228,16 @@ class FeatureArray:
             and Path(file.filename).stat().st_size - file.offset == file.nbytes  # all of it
             and self.scale is None
             and self.lengths is None
-            and torch.equal(self.rows, torch.arange(len(file)))
+            and count
+            and torch.equal(self.rows, int(self.rows[0]) + torch.arange(count))
         ):
             return None
+        first = int(self.rows[0])
         for rows in torch.split(torch.arange(count), _CHECKED):
-            if not np.isfinite(np.linalg.norm(file[int(rows[0]) : int(rows[-1]) + 1])):
+            if not np.isfinite(np.linalg.norm(file[first + rows[0] : first + rows[-1] + 1])):
                 self.take(rows)  # tells which one
         stored: Array = np.memmap(file.filename, np.float32, "c", file.offset, file.shape)
-        return torch.from_numpy(stored)
+        return torch.from_numpy(stored[first : first + count])
 
     def likely(self, rows: Tensor) -> Tensor:
         """(N, R, C) float32 class probabilities of the regions of some items."""
