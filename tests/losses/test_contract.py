@@ -53,6 +53,7 @@ LOSSES: dict[str, Callable[[], Loss]] = {
     "SwitchAfter": lambda: losses.SwitchAfter(
         first=losses.SumTripletLoss(), second=losses.AdaptiveQuintuplet(), steps=3
     ),
+    "TripletCLIPLoss": losses.TripletCLIPLoss,
     "UTOLoss": losses.UTOLoss,
 }
 PAPERS = "LSEHLoss" in dir(losses)
@@ -72,6 +73,7 @@ COSTS_WITHOUT_NEGATIVES = {
     "CircleLoss",
     "MarginDistillationLoss offline",
     "SigmoidLoss",
+    "TripletCLIPLoss",  # a foil and its picture are a true pair
     "UTOLoss",
     "WordLoss",
 }
@@ -84,6 +86,7 @@ def leaves(name: str, text_to_image: list[int] = TEXT_TO_IMAGE) -> dict[str, Ten
     images = max(text_to_image) + 1
     shapes = {"scores": (images * repeats, texts * repeats), "guide": (images, texts)}
     shapes |= dict.fromkeys(KEYWORDS.values(), (texts, 2))
+    shapes |= dict.fromkeys(("generated", "generated_image", "generated_pair"), (texts, texts))
     shapes |= {"hard_text_guide": (texts, 2), "hard_image_guide": (texts, 2), "logits": (6, 3)}
     return {
         name: torch.rand(shape, generator=rng, dtype=torch.float64).requires_grad_()
@@ -410,6 +413,7 @@ if PAPERS:
         (losses.InfoNCEWithCandidatesLoss, {"texts": ("writen",)}, "did you mean 'written'"),
         (losses.InfoNCEWithCandidatesLoss, {"texts": (), "images": ()}, "no role joins the block"),
         (losses.SigmoidLoss, {"scale": 0.0}, r"scale of 0\.0"),
+        (losses.TripletCLIPLoss, {"temperature": 0.0}, "must be positive"),
         (losses.StartAt, {"term": PLAIN, "steps": -1}, "a start at step -1"),
         (losses.SumTripletLoss, {"reduction": "average"}, "'average' is not known; use 'sum' or"),
         (losses.SwitchAfter, {"first": PLAIN, "second": PLAIN, "steps": -1}, "-1 steps"),

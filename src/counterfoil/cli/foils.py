@@ -84,7 +84,7 @@ def foils(
     """Test whether a model tells captions from foils, which differ in one detail."""
     from counterfoil.core import distributed
     from counterfoil.core.io import write_json, write_text
-    from counterfoil.evaluation.foils.sets import is_scenes, open_foil_set
+    from counterfoil.evaluation.foils.sets import is_scenes, named_places, open_foil_set
 
     if not is_scenes(foil_set[0]):
         refuse(context, ("split",), "with foils of scenes")
@@ -92,7 +92,7 @@ def foils(
         raise ValueError("the blind model learns from captions; name them with --blind")
     check_new_files(page, json)
     distributed.init()
-    names, places = _places(foil_set)
+    names, places = named_places(foil_set)
     foils = open_foil_set(names, **places, split=split, seed=seed)
     report = _report(model, foils, blind, seed)
     if distributed.rank():
@@ -105,21 +105,6 @@ def foils(
     if json is not None:
         write_json(json, {"model": model, "seed": seed, "ties": "wrong", **report.to_dict()})
         output(f"{json}")
-
-
-def _places(foil_set: Sequence[str]) -> tuple[list[str], dict[str, Path]]:
-    """Files or folder of a set, and the folders of its images and features that are said there."""
-    from counterfoil.data.readers.settings import split_settings
-
-    names: list[str] = []
-    places: dict[str, Path] = {}
-    for name, said in map(split_settings, foil_set):
-        names.append(name)
-        if others := said.keys() - {"images", "features"}:
-            key = min(others).replace("_", "-")
-            raise ValueError(f"a foil set has images and features, and no {key}; leave it out")
-        places |= said
-    return names, places
 
 
 def _report(name: str, foils: FoilSet, blind: str | None, seed: int) -> FoilReport:

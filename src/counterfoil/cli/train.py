@@ -64,7 +64,8 @@ Tune = Annotated[
 Written = Annotated[
     Path | None,
     typer.Option(
-        help="Generated captions of the training split, as `counterfoil papers write` makes."
+        help="Generated captions of the training split, as `counterfoil papers write` makes; or a "
+        "file with `negative_caption`, and `negative_image` for foils in both directions."
     ),
 ]
 Other = Annotated[

@@ -119,7 +119,7 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
         **_at("counterfoil.losses.base", "WeightedSum"),
         **_at(
             "counterfoil.losses.contrastive",
-            *("InfoNCELoss", "InfoNCEWithCandidatesLoss", "SigmoidLoss"),
+            *("InfoNCELoss", "InfoNCEWithCandidatesLoss", "SigmoidLoss", "TripletCLIPLoss"),
         ),
         **_at("counterfoil.losses.ndgl", "HardNegativeRectificationLoss", "MarginDistillationLoss"),
         **_at("counterfoil.losses.queue", "MomentumQueueLoss", "UTOLoss"),
@@ -145,6 +145,7 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
         **_at("counterfoil.negatives.sampling", "CandidateConfig", "SamplingConfig"),
         **_at("counterfoil.negatives.similarity", "CaptionSimilarity"),
         **_at("counterfoil.negatives.teachers", "Mask", "TeacherEnsemble", "Teachers"),
+        **_at("counterfoil.training.foils", "Foils"),
         **_at("counterfoil.training.mined", "Mined", "MinedBatches", "MinedNeighbours"),
         **_at("counterfoil.papers.compared.counterfactual", "CounterfactualSampler"),
         **_at("counterfoil.papers.tags.generation", "TagsGenerator"),

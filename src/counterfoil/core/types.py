@@ -38,6 +38,8 @@ class Role(Enum):
     CROSS = "cross"  # (negative image, negative text)
     COMPANION = "companion"  # (image of the negative text, a caption of the negative image)
     WRITTEN = "written"  # (anchor image, generated text)
+    WRITTEN_IMAGE = "written image"  # (picture of a generated text, anchor text)
+    WRITTEN_PAIR = "written pair"  # (picture of the anchor's generated text, generated text)
     EDITED = "edited"  # (anchor, counterfactually edited positive)
     MASKED_POSITIVE = "masked positive"  # (anchor, positive without its most important tokens)
     MASKED_NEGATIVE = "masked negative"  # (anchor, hardest negative without these)

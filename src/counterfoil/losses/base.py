@@ -57,7 +57,7 @@ Output = TypeVar("Output")
 LossFunction: TypeAlias = Callable[..., Tensor]
 
 # keywords of a call with plain tensors: "hard text" is hard_text=, "written" is generated=
-KEYWORDS = {role: role.value.replace(" ", "_") for role in Role} | {Role.WRITTEN: "generated"}
+KEYWORDS = {role: role.value.replace(" ", "_").replace("written", "generated") for role in Role}
 
 
 class PairScores(TypedDict, total=False):
@@ -71,6 +71,9 @@ class PairScores(TypedDict, total=False):
         cross: the mined images with the mined texts.
         companion: the mined texts' own images with captions of the mined images.
         generated: the anchor images with generated captions; the role "written".
+        generated_image: pictures of generated captions with the anchor texts.
+        generated_pair: (B, B) the picture of the anchor's generated caption with generated
+            captions, its own on the diagonal.
         edited: (B, 2) the anchor image with an edited text, and an edited image with the anchor
             text.
         masked_positive: (B, 2) likewise, of positives without their most important words or
@@ -89,6 +92,8 @@ class PairScores(TypedDict, total=False):
     cross: Tensor | None
     companion: Tensor | None
     generated: Tensor | None
+    generated_image: Tensor | None
+    generated_pair: Tensor | None
     edited: Tensor | None
     masked_positive: Tensor | None
     masked_negative: Tensor | None

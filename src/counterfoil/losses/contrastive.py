@@ -24,6 +24,7 @@ __all__ = [
     "InfoNCELoss",
     "InfoNCEWithCandidatesLoss",
     "SigmoidLoss",
+    "TripletCLIPLoss",
 ]
 
 
@@ -240,3 +241,71 @@ class InfoNCEWithCandidatesLoss(Loss):
 
 
 # the names in the papers
+
+
+@final
+class TripletCLIPLoss(Loss):
+    """InfoNCE with foils in both directions: false captions, and pictures of which they are true.
+
+    TripletCLIP (https://arxiv.org/abs/2411.02545), section 3.3. With the foil T' of each caption
+    and its picture I', L = N(I, T, T') + N(I', T', T), where N(X, Y, Z) is NegCLIP's loss: the mean
+    of two cross-entropies, of the images X among the texts Y and Z, and of the texts Y among the
+    images X. So a true caption never competes with the picture of a foil for its image; the picture
+    competes for it with its foil.
+
+    Departs from the authors' code in: an anchor without a foil adds the first part alone, and true
+    pairs compete with wrong ones only, as in `InfoNCELoss`; one temperature, which is not trained.
+    `counterfoil.training.foils.Foils` gives the pairs.
+
+    Args:
+        temperature: scores are divided by it.
+        reduction: see `Loss`.
+
+    Raises:
+        ValueError: a temperature that is not positive.
+
+    >>> scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
+    >>> foils = torch.tensor([[0.9, 0.2], [0.3, 0.6]])
+    >>> loss = TripletCLIPLoss(temperature=0.1, reduction="mean")
+    >>> other = {"generated_image": foils.T, "generated_pair": scores.T}
+    >>> round(loss(scores, generated=foils, **other).item(), 4)
+    1.2564
+    """
+
+    needs = Needs(roles=frozenset({Role.WRITTEN, Role.WRITTEN_IMAGE, Role.WRITTEN_PAIR}))
+
+    def __init__(self, *, temperature: float = 0.07, reduction: Reduction = "sum") -> None:
+        super().__init__(reduction=reduction)
+        if not temperature > 0:
+            raise ValueError(f"a temperature of {temperature} was given; it must be positive")
+        self.temperature = temperature
+
+    def forward(self, scores: Scores) -> Tensor:
+        matrix = self.matrix(scores)
+        texts, images, pairs = (
+            scores.pairs[role] for role in (Role.WRITTEN, Role.WRITTEN_IMAGE, Role.WRITTEN_PAIR)
+        )
+        square = (len(matrix.anchor), len(matrix.anchor))
+        if not texts.shape == images.shape == pairs.shape == square:
+            raise ValueError(
+                f"generated, generated_image and generated_pair are {tuple(texts.shape)}, "
+                f"{tuple(images.shape)} and {tuple(pairs.shape)}; each anchor of {square[0]} needs "
+                "one foil, or -inf, and all are scored with all, as the source Foils does"
+            )
+        true, wrong = positive_scores(matrix), negative_scores(matrix)
+        own = pairs.diagonal()
+        there = ~own.isneginf()
+        others = pairs.masked_fill(
+            torch.eye(len(own), dtype=torch.bool, device=own.device), -torch.inf
+        )
+        return self.reduce(
+            self._cost(true.score, torch.cat([wrong[true.image], texts], 1), wrong.T[true.text])
+            + self._cost(own[there], torch.cat([others, images.T], 1)[there], others.T[there]),
+            matrix,
+        )
+
+    def _cost(self, true: Tensor, texts: Tensor, images: Tensor) -> Tensor:
+        """Sum over the (P,) true pairs of both cross-entropies, among (P, N) wrong ones; halved."""
+        logit = true / self.temperature
+        excess = [(wrong / self.temperature).logsumexp(1) - logit for wrong in (texts, images)]
+        return softplus(torch.stack(excess)).sum() / 2

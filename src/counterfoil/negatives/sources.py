@@ -8,6 +8,7 @@ A training takes any number of them, ``Trainer(model, loss=loss, train=data, sou
     MinedNeighbours  mined hard images with a caption each, which join a batch
     MomentumQueue    items of earlier batches, encoded by a slow copy of the model
     GeneratedCaptions  captions that were generated and stored
+    Foils            those of a foil set, with pictures of them
     Teachers         target similarities, by frozen models
     Mask             which negatives to leave out because a guide takes them for true
 

@@ -36,7 +36,7 @@ from counterfoil.loading import (
     starts_untrained,
 )
 from counterfoil.losses.base import Loss, weighted_sum
-from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss
+from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss, TripletCLIPLoss
 from counterfoil.losses.ndgl import MarginDistillationLoss, distillation_settings
 from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
@@ -160,7 +160,8 @@ class FineTunedModel:
         name: folder or name of the pair, or of a model that counterfoil saved or pushed to the hub.
         way: "full", "lora" or "frozen".
         written: folder of captions that ``counterfoil papers write`` made of the training split,
-            ranked below the true ones; None for none.
+            ranked below the true ones; or a foil set, see `counterfoil.training.foils.Foils`, whose
+            pictures of foils are trained on, too, if it has them; None for none.
         long_captions: stretch its text positions, see `counterfoil.models.layers.positions`.
         captions: of the training split, on which the batch of adapters depends; 0 for few.
     """
@@ -223,6 +224,8 @@ class FineTunedModel:
             return stage
         from counterfoil.negatives.generated import GeneratedCaptions  # few trainings need it
 
+        if _is_foil_set(self.written):
+            return _with_foils(stage, self.written)
         joined = "contrast" in stage.objective.arguments["terms"]
         if not joined:
             below: Loss = lazy(MarginRankingLoss, role="written", margin=MARGIN)
@@ -231,6 +234,35 @@ class FineTunedModel:
         return stage.with_sources(
             config(GeneratedCaptions, folder=self.written, count=count, shared=joined)
         )
+
+
+def _is_foil_set(written: str) -> bool:
+    """Whether a file or folder holds foils that no command of ours wrote for these data."""
+    from counterfoil.evaluation.foils.sets import named_places
+    from counterfoil.negatives.generated import GENERATED
+
+    (name,), _ = named_places([written])
+    return Path(name).exists() and not GENERATED.exists(Path(name))
+
+
+def _with_foils(stage: Train, written: str) -> Train:
+    """The training with a foil set, and with the pictures of its foils, if it has them.
+
+    InfoNCE becomes the loss of NegCLIP, or with pictures that of TripletCLIP; to other losses
+    hinges are added.
+    """
+    from counterfoil.training.foils import Foils, open_foils
+
+    pictures = open_foils(written).task == "crossed"
+    terms = stage.objective.arguments["terms"]
+    if "contrast" in terms and pictures:
+        weight, contrast = terms["contrast"]
+        settings = {key: contrast.arguments[key] for key in ("temperature", "reduction")}
+        stage = stage.with_terms(contrast=(weight, lazy(TripletCLIPLoss, **settings)))
+    for role in ("written", "written image")[: 1 + pictures] if "contrast" not in terms else ():
+        below: Loss = lazy(MarginRankingLoss, role=role, margin=MARGIN)
+        stage = stage.with_terms(**{role.replace(" ", "_"): (1.0, below)})
+    return stage.with_sources(config(Foils, foils=written, pictures=pictures))
 
 
 def train_recipe(
@@ -258,7 +290,7 @@ def train_recipe(
         model: folder or name of a pretrained model to fine-tune; also a folder of
             sentence-transformers.
         way: "full", "lora" or "frozen".
-        written: folder of generated captions.
+        written: folder of generated captions, or a foil set.
         teachers: saved models or names of teachers.
         other: another data set to measure forgetting on.
         guide: saved model or name of the guide that leaves out likely false negatives.

@@ -564,6 +564,10 @@ _WAYS = {  # to get what is missing
     ),
     Role.WRITTEN: "give a source that writes captions, such as GeneratedCaptions",
     **dict.fromkeys(
+        (Role.WRITTEN_IMAGE, Role.WRITTEN_PAIR),
+        "give foils with their pictures, sources=[Foils(file)]",
+    ),
+    **dict.fromkeys(
         (Role.QUEUE_TEXT, Role.QUEUE_IMAGE, Role.KEY_TEXT, Role.KEY_IMAGE),
         "give sources=[MomentumQueue()]",
     ),

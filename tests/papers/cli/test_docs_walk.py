@@ -64,6 +64,8 @@ ELSEWHERE = {
     "counterfoil evaluate open_clip:": "tests/models/test_open_clip.py",
     "counterfoil train contrastive --model open_clip:": "tests/models/test_open_clip.py",
     "counterfoil train contrastive --model timm:": "timm and its weights",
+    "counterfoil train contrastive --model openai/clip-vit-base-patch32 --data mine.jsonl": "foils "
+    "of one's own; tests/training/test_foils.py",
     "counterfoil evaluate openai/clip-vit-base-patch32 --data coco/": "all of COCO",
     "counterfoil features trainval_": "tests/papers/cli/test_features.py",
     "counterfoil features img_db/": "tests/papers/cli/test_features.py",

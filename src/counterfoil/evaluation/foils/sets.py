@@ -20,6 +20,7 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import features_of
 from counterfoil.data.images import Pictures
 from counterfoil.data.readers import load_dataset
+from counterfoil.data.readers.settings import split_settings
 from counterfoil.data.scenes import graphs
 from counterfoil.data.scenes.truth import foils_by_kind
 from counterfoil.evaluation.foils.files import (
@@ -172,6 +173,23 @@ def open_foil_set(
     )
     foils = replace(foils, published=published)
     return foils if features is None else _with_features(foils, features)
+
+
+def named_places(foil_set: Sequence[str]) -> tuple[list[str], dict[str, Path]]:
+    """Files or folder of a set, and the folders of its images and features that are said there.
+
+    Raises:
+        ValueError: another setting, as in "my-set/:split=dev".
+    """
+    names: list[str] = []
+    places: dict[str, Path] = {}
+    for name, said in map(split_settings, foil_set):
+        names.append(name)
+        if others := said.keys() - {"images", "features"}:
+            key = min(others).replace("_", "-")
+            raise ValueError(f"a foil set has images and features, and no {key}; leave it out")
+        places |= said
+    return names, places
 
 
 def _pictures_beside(file: Path, entries: Sequence[FoilEntry]) -> Path | None:
