@@ -205,27 +205,40 @@ def _counts(line: Mapping[str, Any]) -> dict[str, Tensor]:
 # --- the table ----------------------------------------------------------------------------------
 
 
-def mean_of(trainings: Mapping[int, Points], split: str, measure: str) -> float:
+def mean_of(
+    trainings: Mapping[int, Points],
+    split: str,
+    measure: str,
+    measures: Mapping[str, Mapping[str, float]] = MEASURES,
+) -> float:
     """Mean over seeds of a measure of a split."""
-    return resampled(_sides(trainings, sorted(trainings), split, measure), drawn=False).item()
+    sides = _sides(trainings, sorted(trainings), split, measures[measure])
+    return resampled(sides, drawn=False).item()
 
 
 def difference(
-    arm: Mapping[int, Points], base: Mapping[int, Points], split: str, measure: str
+    arm: Mapping[int, Points],
+    base: Mapping[int, Points],
+    split: str,
+    measure: str,
+    measures: Mapping[str, Mapping[str, float]] = MEASURES,
 ) -> list[float]:
     """Mean difference on equal seeds, and the ends of its interval over seeds and images."""
     seeds = sorted(set(arm) & set(base))
-    both = (_sides(one, seeds, split, measure) for one in (arm, base))
+    both = (_sides(one, seeds, split, measures[measure]) for one in (arm, base))
     sides = [(one - other, items) for (one, items), (other, _) in zip(*both, strict=True)]
     return rounded(resampled(sides, drawn=False).item(), percentile_interval(resampled(sides)))
 
 
 def _sides(
-    trainings: Mapping[int, Points], seeds: Sequence[int], split: str, measure: str
+    trainings: Mapping[int, Points],
+    seeds: Sequence[int],
+    split: str,
+    columns: Mapping[str, float],
 ) -> list[tuple[Tensor, Tensor]]:
     """(S, I) weighted points of each column of a measure, with the (I,) numbers of items."""
     found = []
-    for column, weight in MEASURES[measure].items():
+    for column, weight in columns.items():
         tables = torch.stack([trainings[seed][f"{split} {column}"] for seed in seeds])
         found.append((weight * tables[:, :, 0], tables[0, :, 1]))
     return found
