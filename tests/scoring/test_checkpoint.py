@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from safetensors.torch import load_file
 
 import processes
 from counterfoil.core.resumable import WorkStopped
-from counterfoil.scoring import stream
+from counterfoil.scoring import checkpoint, stream
 from counterfoil.scoring.checkpoint import StreamCheckpoint, weights_digest
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import Ranks, TopK
@@ -107,6 +108,26 @@ def test_any_number_of_processes_goes_on(tmp_path, whole, sizes):
 def _stopped_by_one(folder: str) -> Found | None:
     first = torch.distributed.get_rank() == 0
     return swept(folder, 1 if first else 999)
+
+
+@pytest.mark.parametrize(("cost", "saved"), [(1.0, 9), (30.0, 2)])
+def test_saving_takes_a_small_part_of_the_time(tmp_path, monkeypatch, cost, saved):
+    """Lists of ten million items take minutes to save, which was tried every minute."""
+    now, times = [0.0], []
+
+    def slow(self: StreamCheckpoint) -> None:
+        now[0] += cost
+        times.append(now[0])
+
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(StreamCheckpoint, "_save", slow)
+    rounds = StreamCheckpoint({}, {}, folder=tmp_path / "kept", every=60.0).rounds(1000)
+    for _ in rounds:
+        now[0] += 3.0  # a round of one tile
+        if now[0] > 600:
+            break
+    assert len(times) == saved
+    assert cost * saved < 0.16 * now[0]
 
 
 def test_when_one_process_is_asked_to_stop_all_do(tmp_path, whole):

@@ -29,6 +29,7 @@ Fact = str | int
 _Marks = tuple[tuple[str, int, int], ...]  # name, address and version of each tensor
 
 EVERY = 60.0  # seconds between two checkpoints
+_APART = 10  # times what saving took, at least: lists of millions of items are gigabytes
 _SHORT, _LONG = 500, 2000  # a round of tiles should take between these, in milliseconds
 _DIGESTS: WeakKeyDictionary[nn.Module, tuple[_Marks, str]] = WeakKeyDictionary()
 
@@ -65,7 +66,7 @@ class StreamCheckpoint:
         reducers: the reducers to save, by name.
         facts: description of the pass; a folder of another pass is refused.
         folder: folder of the files, the same for all processes; None to save nothing.
-        every: seconds between two checkpoints.
+        every: seconds between two checkpoints; more where saving one takes long.
         stop: polled now and then; once it returns True on any process, all of them save and stop.
     """
 
@@ -123,21 +124,23 @@ class StreamCheckpoint:
         Raises:
             WorkStopped: `stop` returned True on one of the processes.
         """
-        count, saved = 1, time.monotonic()
+        count, saved, pause = 1, time.monotonic(), self.every
         while True:
             began = time.monotonic()
             yield min(count, tiles)
             tiles -= min(count, tiles)
             now = time.monotonic()
             stop = self.stop is not None and self.stop()
-            due = self.folder is not None and now - saved >= self.every
+            due = self.folder is not None and now - saved >= pause
             status = tiles, int(stop), int(due), int(1000 * (now - began))
             left, stopped, late, spent = distributed.all_reduce_max_of(status)
             if not left:
                 return
             if stopped or late:
+                before = time.monotonic()
                 self._save()
                 saved = time.monotonic()
+                pause = self.every and max(self.every, _APART * (saved - before))
             if stopped:
                 raise WorkStopped
             count = 2 * count if spent < _SHORT else max(1, count // 2) if spent > _LONG else count
