@@ -39,6 +39,8 @@ def test_every_kernel_is_compiled_for_both_targets(kernels):
         "attention._forward",
         "attention._backward",
         "max_sim._forward",
+        "max_sim._pool_forward",
+        "max_sim._pool_backward",
         "max_sim._query_gradient",
         "max_sim._context_gradient",
         "top_k._append",

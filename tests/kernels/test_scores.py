@@ -78,6 +78,13 @@ def test_max_sim_in_half_precision(dtype, width):
     check(max_sim, (4, 3, 7, 12, width), dtype, pooling="LogSumExp", sharpness=5.0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_max_sim_of_contexts_in_two_parts(direction, dtype, monkeypatch):
+    monkeypatch.setattr(max_sim_kernel, "AT_ONCE", 20 * 7 * 4)  # some queries after others
+    check(max_sim, (9, 7, 36, 20, 20), dtype, direction=direction, pooling="LogSumExp")
+
+
 def test_max_sim_visits_long_contexts_block_by_block():
     check(max_sim, (2, 3, 150, 6, 33))
 

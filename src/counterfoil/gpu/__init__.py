@@ -20,7 +20,7 @@ from torch import Tensor
 
 Mode = Literal["auto", "always", "never"]
 Pooling = Literal["Mean", "Sum", "Max", "LogSumExp", "Softmax"]  # of a query's similarities
-LONGEST = 256  # vectors of a query of MaxSim
+LONGEST = 2048  # vectors of a query of MaxSim
 CELLS = 1 << 13  # affinities of a tile of attention, which stay in registers
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -135,7 +135,7 @@ def attention_scores(
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Tile:
+class Tile:
     """Sizes of a tile."""
 
     items: int  # queries
@@ -144,7 +144,7 @@ class _Tile:
     context_length: int
 
     @staticmethod
-    def of(x: Tensor, y: Tensor, cells: int) -> _Tile:
+    def of(x: Tensor, y: Tensor, cells: int) -> Tile:
         length, context_length = padded_to(x.shape[1]), padded_to(y.shape[1])
         columns = max(COLUMNS, context_length)
         if x.dtype == torch.float32:
@@ -152,7 +152,7 @@ class _Tile:
         items = max(1, cells // columns // length)
         # a product of matrices has 16 rows at least
         items = max(items, 16 // length)
-        return _Tile(items, length, columns // context_length, context_length)
+        return Tile(items, length, columns // context_length, context_length)
 
 
 def _scores(
@@ -168,7 +168,7 @@ def _scores(
     """Launch the forward kernel."""
     (nq, lq, width), (nc, lc, _) = x.shape, y.shape
     out = x.new_empty(nq, nc, dtype=torch.float32)
-    tile = _Tile.of(x, y, CELLS)
+    tile = Tile.of(x, y, CELLS)
     # With 128 registers, two programs share a multiprocessor of an H100, and one multiplies while
     # the other attends: 1.35 x as fast. Two directions, or products of float32, need more.
     registers = 128 if x.dtype != torch.float32 and back is None else None
@@ -178,7 +178,7 @@ def _scores(
         _forward, (tiles(nq, tile.items) * tiles(nc, tile.contexts),), x, y, x_mask, y_mask,
         square.contiguous(), gram.contiguous(), back_square.contiguous(), back_gram.contiguous(),
         out, nq, nc, lq, lc, width, **settings.arguments(), **asdict(tile),
-        **dot_settings(x, precise=settings.focus != "none"), both=back is not None,
+        **dot_settings(x.dtype, precise=settings.focus != "none"), both=back is not None,
         registers=registers,
     )  # fmt: skip
     return out
@@ -209,7 +209,7 @@ class _Attention(torch.autograd.Function):
         x, y, x_mask, y_mask, square, gram = ctx.saved_tensors
         square, gram = square.contiguous(), gram.contiguous()
         (nq, lq, width), (nc, lc, _) = x.shape, y.shape
-        tile = _Tile.of(x, y, CELLS // 2)
+        tile = Tile.of(x, y, CELLS // 2)
         # derivatives of affinities are stored in the dtype of the vectors, as parts of the largest
         peak = grad.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
         grad = grad / peak
@@ -233,7 +233,7 @@ class _Attention(torch.autograd.Function):
                     square[q], gram[c], grad[q, c].contiguous(), d_s, d_sq, d_g,
                     n, m, lq, lc, width,
                     **ctx.settings.arguments(), **asdict(tile),
-                    **dot_settings(x, backward=True, precise=ctx.settings.focus != "none"),
+                    **dot_settings(x.dtype, backward=True, precise=ctx.settings.focus != "none"),
                 )  # fmt: skip
                 flat = d_s.view(n * lq, m * lc)
                 d_x[q] += (flat @ part[1].flatten(0, 1)).view_as(part[0])

@@ -96,8 +96,10 @@ def tiles(size: int, tile: int) -> int:
     return -(-size // tile)
 
 
-def dot_settings(x: Tensor, *, backward: bool = False, precise: bool = False) -> dict[str, Any]:
-    """Return how `product` multiplies vectors of this dtype.
+def dot_settings(
+    dtype: torch.dtype, *, backward: bool = False, precise: bool = False
+) -> dict[str, Any]:
+    """Return how `product` multiplies vectors of a dtype.
 
     Half precision is multiplied as it is and summed in float32. Products of float32 numbers that a
     kernel makes itself (`fine_product`) are those of numbers of 16 bits where the inputs are half,
@@ -106,11 +108,11 @@ def dot_settings(x: Tensor, *, backward: bool = False, precise: bool = False) ->
     rounded to TF32 where torch does so (`torch.set_float32_matmul_precision`).
 
     Args:
-        x: the vectors.
+        dtype: of the vectors.
         backward: for a gradient, where three products of everything need too many registers.
         precise: no TF32, for scores that jump where a threshold is crossed.
     """
-    half = x.dtype != torch.float32
+    half = dtype != torch.float32
     fast = not half and torch.get_float32_matmul_precision() != "highest"
     three = "ieee" if precise and not fast else "tf32x3"
     return {

@@ -107,7 +107,7 @@ class _WrongPairs(torch.autograd.Function):
 
 
 def _settings(x: Tensor) -> dict[str, Any]:
-    settings = dot_settings(x)
+    settings = dot_settings(x.dtype)
     del settings["inner"]
     half = x.dtype != torch.float32
     return {**settings, "block_m": ROWS, "block_n": 128 if half else 64}

@@ -1,19 +1,26 @@
 """MaxSim: each query vector's best inner product with a context, pooled over the query's vectors.
 
-score(q, c) = pool over l of max over r of <x_ql, y_cr>. One program has the vectors of some queries
-and visits some contexts, block by block, with a running maximum; no product leaves the chip.
+score(q, c) = pool over l of max over r of <x_ql, y_cr>, in two passes. The first takes the vectors
+of all queries one behind the other, without padding, and writes the highest product of each with
+each context: one number where the product has one for every vector of the context. A program has a
+tile of them and visits some contexts, block by block. The second reads these numbers once and pools
+them.
 
-For the gradient, forward saves which context vector won and the derivative of the pooling: two
-numbers per query vector and context. Backward then needs no product again: a query vector gets the
-vectors that won it, and a context vector the query vectors that it won. Each sum is one program's,
-in a fixed order, so gradients are reproducible.
+Columns of a tile are the vectors of several contexts, `head` of each, a power of two, and then
+`tail` of each, so that 36 regions are 32 and 4 and not 64.
+
+For the gradient, the first pass also writes which context vector won. Backward then needs no
+product again: a query vector gets the vectors that won it, and a context vector the query vectors
+that it won. Each sum is one program's, in a fixed order, so gradients are reproducible.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -26,16 +33,17 @@ from counterfoil.gpu.common import (
     launch,
     pool,
     product,
-    score_by_length,
     tiles,
 )
 from counterfoil.gpu.language import LOWEST, jit, tl
 
-ROWS, COLUMNS = 128, 64  # of a tile; more rows for one long query
-# Without gradient, tiles are as large as registers allow (measured on an H100): 256 x 64 where the
-# queries stay on the chip (1.1 x as fast), 128 x 128 on 4 warps elsewhere (1.2 x).
-CONTEXTS_AT_ONCE = 16  # visited by one program, which reads its queries once
+ROWS = 128  # query vectors of a tile
+COLUMNS = 128  # vectors of a tile's contexts, tails aside; in float32 half as many
+CONTEXTS_AT_ONCE = 16  # tiles that a program visits at most, which reads its queries once
+PROGRAMS = 512  # at least, where there is work for so many
 RESIDENT = 128  # numbers in half precision up to which the queries' vectors stay on the chip
+POOLED = 1 << 12  # numbers that a program pools, unless one query has more vectors
+AT_ONCE = 1 << 26  # numbers between the passes that are in memory at a time
 
 
 def max_sim(
@@ -52,7 +60,8 @@ def max_sim(
     """Score every query with every context.
 
     Args:
-        queries: (Q, L, D) float32, float16 or bfloat16, L at most 256; any values at padding.
+        queries: (Q, L, D) float32, float16 or bfloat16, L at most `gpu.LONGEST`; any values at
+            padding.
         contexts: (C, R, D) of the same dtype.
         query_mask: (Q, L) bool; every item has a vector.
         context_mask: (C, R) bool, likewise.
@@ -65,13 +74,95 @@ def max_sim(
         (Q, C) float32 scores, differentiable.
     """
     apply: Callable[..., Tensor] = _MaxSim.apply
+    masks = query_mask.to(torch.uint8), context_mask.to(torch.uint8)
+    x, y = queries.contiguous(), contexts.contiguous()
+    step = max(1, AT_ONCE // (x.shape[1] * len(y)))
+    options = lengths[1], pooling, sharpness, scale
+    scores = [
+        apply(x[part], y, masks[0][part], masks[1], lengths[0][part], *options)
+        for part in (slice(start, start + step) for start in range(0, len(x), step))
+    ]
+    return scores[0] if len(scores) == 1 else torch.cat(scores)
 
-    def score(
-        rows: Tensor, x: Tensor, x_mask: Tensor, columns: Tensor, y: Tensor, y_mask: Tensor
-    ) -> Tensor:
-        return apply(x, y, x_mask, y_mask, pooling, sharpness, scale)
 
-    return score_by_length(queries, contexts, query_mask, context_mask, lengths, score)
+@final
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of the first pass: contexts of about one length.
+
+    Attributes:
+        chosen: rows of these contexts.
+        longest: most vectors of one.
+        rows: query vectors of a tile.
+        contexts: of a tile.
+        head: vectors of each context that are multiplied at a time, as often as they are there.
+        tail: places of those that are left, at last; 0 where there are none.
+        group: tiles that a program visits.
+        grid: programs along each axis.
+        products: how they multiply.
+    """
+
+    chosen: Lengths
+    longest: int
+    rows: int
+    contexts: int
+    head: int
+    tail: int
+    group: int
+    grid: tuple[int, int]
+    products: dict[str, Any]
+
+
+def launches(vectors: int, lengths: Lengths, width: int, dtype: torch.dtype) -> Iterator[Launch]:
+    """Yield the launches of the first pass.
+
+    Args:
+        vectors: of all queries together.
+        lengths: (C,) of the contexts.
+        width: of a vector.
+        dtype: of the vectors.
+    """
+    products = dot_settings(dtype)
+    del products["inner"]
+    products["resident"] = dtype != torch.float32 and width <= RESIDENT
+    if products["resident"]:
+        products["block_k"] = max(16, padded_to(width))
+    rows = min(ROWS, max(16, padded_to(vectors)))
+    widest = COLUMNS // 2 if dtype == torch.float32 else COLUMNS
+    bounds = np.array(sorted({_class_of(int(length)) for length in np.unique(lengths)}))
+    which = np.searchsorted(bounds, lengths)
+    for number in range(len(bounds)):
+        chosen = np.flatnonzero(which == number)
+        longest = int(lengths[chosen].max())
+        head, tail = _parts_of(longest, widest)
+        contexts = widest // head
+        tail = max(tail, 16 // contexts) if tail else 0
+        across = tiles(len(chosen), contexts)
+        high = tiles(vectors, rows)
+        group = max(1, min(CONTEXTS_AT_ONCE, high * across // PROGRAMS))
+        grid = high, tiles(across, group)
+        yield Launch(chosen, longest, rows, contexts, head, tail, group, grid, products)
+
+
+def _class_of(length: int) -> int:
+    """Return the length to which a context is padded, unless all of its class are shorter.
+
+    8, 12, 16, 20, 24, 32, 40, 48, 64, ...
+    """
+    whole = padded_to(length)
+    if whole <= 8:
+        return 8
+    steps = (whole // 8 * 5, whole // 4 * 3, whole) if whole > 16 else (12, 16)
+    return next(step for step in steps if length <= step)
+
+
+def _parts_of(longest: int, widest: int) -> tuple[int, int]:
+    """Return head and tail: 36 are 32 and 4, 300 are twice 128 and 64."""
+    head = min(widest, padded_to(longest + 1) // 2)
+    tail = padded_to(longest % head) if longest % head else 0
+    if tail < head:
+        return head, tail
+    return (2 * head, 0) if longest < 2 * head <= widest else (head, 0)
 
 
 @final
@@ -85,143 +176,196 @@ class _MaxSim(torch.autograd.Function):
         y: Tensor,
         x_mask: Tensor,
         y_mask: Tensor,
+        x_lengths: Lengths,
+        y_lengths: Lengths,
         pooling: Pooling,
         sharpness: float,
         scale: float,
     ) -> Tensor:
         (nq, lq, width), (nc, lc, _) = x.shape, y.shape
-        out = x.new_empty(nq, nc, dtype=torch.float32)
         save = any(ctx.needs_input_grad[:2])
-        won = x.new_empty((nq, nc, lq) if save else 1, dtype=torch.int32)
-        share = x.new_empty(won.shape, dtype=torch.float32)
-        tile, grid, settings = forward_settings(x, y, save)
-        launch(
-            _forward, grid, x, y, x_mask, y_mask, out, won, share,
-            nq, nc, lq, lc, width, sharpness, scale, **tile, pooling=pooling, save=save, **settings,
-        )  # fmt: skip
-        ctx.save_for_backward(x, y, won, share)
+        best = x.new_empty(nq, nc, lq, dtype=torch.float32)
+        won = x.new_empty(best.shape if save else 1, dtype=torch.int32)
+        real = np.flatnonzero(np.arange(lq) < x_lengths[:, None])
+        parts = list(launches(len(real), y_lengths, width, x.dtype))
+        tables = np.concatenate([real, *(part.chosen for part in parts)]).astype(np.int32)
+        there = torch.from_numpy(tables).to(x.device, non_blocking=True)
+        table, *chosen = torch.split(there, [len(real), *(len(part.chosen) for part in parts)])
+        for part, columns in zip(parts, chosen, strict=True):
+            launch(
+                _forward, part.grid, x, y, y_mask, table, columns, best, won, len(table),
+                len(columns), nc, lq, lc, part.longest, width, rows=part.rows,
+                contexts=part.contexts, head=part.head, tail=part.tail, group=part.group,
+                save=save, **part.products,
+            )  # fmt: skip
+        out = best.new_empty(nq, nc)
+        ctx.options = pooling, sharpness, scale
+        _pool(_pool_forward, best, x_mask, out, out, *ctx.options)
+        ctx.save_for_backward(x, y, x_mask, best, won)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, y, won, share = ctx.saved_tensors
+        x, y, x_mask, best, won = ctx.saved_tensors
         (nq, lq, width), (nc, lc, _) = x.shape, y.shape
-        d_x, d_y, grad = torch.empty_like(x), torch.empty_like(y), grad.contiguous()
+        weights = torch.empty_like(best)
+        _pool(_pool_backward, best, x_mask, grad.contiguous(), weights, *ctx.options)
+        d_x, d_y = torch.empty_like(x), torch.empty_like(y)
         sizes = nq, nc, lq, lc, width
         rows, columns, block_d = 64, min(64, max(16, padded_to(lc))), 64
-        settings = dot_settings(x, backward=True)
+        settings = dot_settings(x.dtype, backward=True)
         chunks = tiles(width, block_d)
         launch(
-            _query_gradient, (tiles(nq * lq, rows), chunks), grad, y, won, share, d_x, *sizes,
+            _query_gradient, (tiles(nq * lq, rows), chunks), y, won, weights, d_x, *sizes,
             rows=rows, block_d=block_d,
         )  # fmt: skip
         launch(
-            _context_gradient, (nc, tiles(lc, columns), chunks), grad, x, won, share, d_y, *sizes,
+            _context_gradient, (nc, tiles(lc, columns), chunks), x, won, weights, d_y, *sizes,
             rows=rows, columns=columns, block_d=block_d, inner=settings["inner"],
             exact=settings["exact"],
         )  # fmt: skip
-        return d_x, d_y, *(None,) * 5
+        return d_x, d_y, *(None,) * 7
 
 
-def forward_settings(
-    x: Tensor, y: Tensor, save: bool
-) -> tuple[dict[str, int], tuple[int, int], dict[str, Any]]:
-    """Return the sizes of a tile of `_forward`, its grid, and how it multiplies."""
-    (nq, lq, width), (nc, lc, _) = x.shape, y.shape
-    length = padded_to(lq)
-    settings = dot_settings(x)
-    del settings["inner"]
-    half = x.dtype != torch.float32
-    settings["resident"] = half and width <= RESIDENT and length <= ROWS
-    rows, columns = ROWS, COLUMNS
-    if settings["resident"]:
-        settings["block_k"] = max(16, padded_to(width))
-        rows = ROWS if save else 2 * ROWS
-    elif half and not save and length <= ROWS:
-        columns, settings["warps"] = 2 * COLUMNS, 4
-    if length > ROWS:
-        settings["block_k"] //= 2
-    context_length = min(columns, padded_to(lc))
-    tile = {
-        "items": max(1, rows // length),
-        "length": length,
-        "contexts": columns // context_length,
-        "context_length": context_length,
-        "group": CONTEXTS_AT_ONCE,
-    }
-    tiles_across = tiles(nc, tile["contexts"])
-    grid = tiles(nq, tile["items"]), tiles(tiles_across, CONTEXTS_AT_ONCE)
-    return tile, grid, settings
+def _pool(
+    kernel: Any,
+    best: Tensor,
+    mask: Tensor,
+    grad: Tensor,
+    out: Tensor,
+    kind: Pooling,
+    sharpness: float,
+    scale: float,
+) -> None:
+    """Launch one of the kernels of the second pass."""
+    queries, contexts, longest = best.shape
+    length = padded_to(longest)
+    block = max(1, min(padded_to(contexts), POOLED // length))
+    launch(
+        kernel, (queries, tiles(contexts, block)), best, mask, grad, out, contexts, longest,
+        sharpness, scale, kind=kind, length=length, block=block, warps=4,
+    )  # fmt: skip
 
 
 @jit
 def _forward(  # type: ignore[no-untyped-def]
-    x, y, x_mask, y_mask, out, won, share, nq, nc, lq, lc, width, sharpness, scale,
-    items: tl.constexpr, length: tl.constexpr, contexts: tl.constexpr,
-    context_length: tl.constexpr, group: tl.constexpr, pooling: tl.constexpr, save: tl.constexpr,
-    block_k: tl.constexpr, precision: tl.constexpr, exact: tl.constexpr, resident: tl.constexpr,
+    x, y, y_mask, x_rows, y_items, best, won, vectors, items, nc, lq, lc, longest, width,
+    rows: tl.constexpr, contexts: tl.constexpr, head: tl.constexpr, tail: tl.constexpr,
+    group: tl.constexpr, save: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr,
+    exact: tl.constexpr, resident: tl.constexpr,
 ):  # fmt: skip
-    """One program: `items` queries, and `group` tiles of contexts."""
-    rows: tl.constexpr = items * length
-    columns: tl.constexpr = contexts * context_length
-    m, n, k = tl.arange(0, rows), tl.arange(0, columns), tl.arange(0, block_k)
-    q, i = tl.program_id(0) * items + m // length, m % length
-    x_row = q.to(tl.int64) * lq + i
-    x_ok = (q < nq) & (i < lq)
-    x_ok = x_ok & (tl.load(x_mask + x_row, x_ok, other=0) != 0)
+    """One program: `rows` query vectors, and `group` tiles of contexts."""
+    m, k = tl.program_id(0) * rows + tl.arange(0, rows), tl.arange(0, block_k)
+    x_ok = m < vectors
+    x_row = tl.load(x_rows + m, x_ok, other=0).to(tl.int64)
     if resident:
-        inside = (k < width)[None, :]
-        a = tl.load(x + x_row[:, None] * width + k[None, :], x_ok[:, None] & inside, other=0.0)
+        inside = x_ok[:, None] & (k < width)[None, :]
+        a = tl.load(x + x_row[:, None] * width + k[None, :], inside, other=0.0)
         if exact:
             a = a.to(tl.float32)
+    else:
+        a = x_row  # not read
     first = tl.program_id(1) * group
-    for tile in range(first, tl.minimum(first + group, tl.cdiv(nc, contexts))):
-        best = tl.full((rows, contexts), LOWEST, tl.float32)
+    for tile in range(first, tl.minimum(first + group, tl.cdiv(items, contexts))):
+        top = tl.full((rows, contexts), LOWEST, tl.float32)
         which = tl.zeros((rows, contexts), tl.int32)
-        for start in range(0, lc, context_length):
-            c, r = tile * contexts + n // context_length, start + n % context_length
-            y_row = c.to(tl.int64) * lc + r
-            y_ok = (c < nc) & (r < lc)
-            y_ok = y_ok & (tl.load(y_mask + y_row, y_ok, other=0) != 0)
-            if resident:
-                at = y + y_row[:, None] * width + k[None, :]
-                b = tl.load(at, y_ok[:, None] & inside, other=0.0)
-                if exact:
-                    b = b.to(tl.float32)
-                s = tl.dot(a, tl.trans(b), input_precision=precision)
-            else:
-                s = product(
-                    x, y, x_row, y_row, x_ok, y_ok, width, rows, columns, block_k, precision, exact
-                )
-            s = tl.where(y_ok[None, :], s, LOWEST)
-            s = tl.reshape(s, (rows, contexts, context_length))
-            if save:
-                top, place = tl.max(s, 2, return_indices=True, return_indices_tie_break_left=True)
-                which = tl.where(top > best, start + place, which)
-            else:
-                top = tl.max(s, 2)
-            best = tl.maximum(best, top)
+        whole = longest // head * head if tail > 0 else longest
+        for start in range(0, whole, head):
+            top, which = _highest(
+                x, y, a, x_row, x_ok, y_mask, y_items, tile, start, items, lc, longest, width, top,
+                which, rows, contexts, head, save, block_k, precision, exact, resident,
+            )  # fmt: skip
+        if tail > 0:
+            top, which = _highest(
+                x, y, a, x_row, x_ok, y_mask, y_items, tile, whole, items, lc, longest, width, top,
+                which, rows, contexts, tail, save, block_k, precision, exact, resident,
+            )  # fmt: skip
         c = tile * contexts + tl.arange(0, contexts)
-        best = tl.where((c < nc)[None, :], best, 0.0)
-        score, part = pool(
-            tl.reshape(best, (items, length, contexts)),
-            tl.reshape(x_ok, (items, length, 1)),
-            pooling, sharpness, scale,
-        )  # fmt: skip
-        query = tl.program_id(0) * items + tl.arange(0, items)
-        place = query.to(tl.int64)[:, None] * nc + c[None, :]
-        tl.store(out + place, score, (query < nq)[:, None] & (c < nc)[None, :])
+        item = tl.load(y_items + c, c < items, other=0).to(tl.int64)
+        place = ((x_row // lq)[:, None] * nc + item[None, :]) * lq + (x_row % lq)[:, None]
+        ok = x_ok[:, None] & (c < items)[None, :]
+        tl.store(best + place, top, ok)
         if save:
-            place = (q.to(tl.int64)[:, None] * nc + c[None, :]) * lq + i[:, None]
-            inner = ((q < nq) & (i < lq))[:, None] & (c < nc)[None, :]
-            tl.store(won + place, which, inner)
-            tl.store(share + place, tl.reshape(part, (rows, contexts)), inner)
+            tl.store(won + place, which, ok)
+
+
+@jit
+def _highest(  # type: ignore[no-untyped-def]
+    x, y, a, x_row, x_ok, y_mask, y_items, tile, start, items, lc, longest, width, best, which,
+    rows: tl.constexpr, contexts: tl.constexpr, length: tl.constexpr, save: tl.constexpr,
+    block_k: tl.constexpr, precision: tl.constexpr, exact: tl.constexpr, resident: tl.constexpr,
+):  # fmt: skip
+    """Raise the best of each row and context to that of `length` vectors more, the first wins."""
+    columns: tl.constexpr = contexts * length
+    n = tl.arange(0, columns)
+    c, r = tile * contexts + n // length, start + n % length
+    y_ok = (c < items) & (r < longest)
+    y_row = tl.load(y_items + c, y_ok, other=0).to(tl.int64) * lc + r
+    y_ok = y_ok & (tl.load(y_mask + y_row, y_ok, other=0) != 0)
+    if resident:
+        k = tl.arange(0, block_k)
+        inside = y_ok[:, None] & (k < width)[None, :]
+        b = tl.load(y + y_row[:, None] * width + k[None, :], inside, other=0.0)
+        if exact:
+            b = b.to(tl.float32)
+        s = tl.dot(a, tl.trans(b), input_precision=precision)
+    else:
+        s = product(x, y, x_row, y_row, x_ok, y_ok, width, rows, columns, block_k, precision, exact)
+    s = tl.reshape(tl.where(y_ok[None, :], s, LOWEST), (rows, contexts, length))
+    if save:
+        top, place = tl.max(s, 2, return_indices=True, return_indices_tie_break_left=True)
+        which = tl.where(top > best, start + place, which)
+    else:
+        top = tl.max(s, 2)
+    return tl.maximum(best, top), which
+
+
+@jit
+def _pool_forward(  # type: ignore[no-untyped-def]
+    best, mask, grad, out, contexts, longest, sharpness, scale,
+    kind: tl.constexpr, length: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """One program: the scores of a query with some contexts."""
+    at, inside, c, score, share = _pooled(
+        best, mask, contexts, longest, sharpness, scale, kind, length, block
+    )
+    tl.store(out + tl.program_id(0).to(tl.int64) * contexts + c, score, c < contexts)
+
+
+@jit
+def _pool_backward(  # type: ignore[no-untyped-def]
+    best, mask, grad, out, contexts, longest, sharpness, scale,
+    kind: tl.constexpr, length: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """One program: the derivatives by a query's best products with some contexts, 0 at padding."""
+    at, inside, c, score, share = _pooled(
+        best, mask, contexts, longest, sharpness, scale, kind, length, block
+    )
+    of_score = grad + tl.program_id(0).to(tl.int64) * contexts + c
+    tl.store(out + at, share * tl.load(of_score, c < contexts, other=0.0)[None, :], inside)
+
+
+@jit
+def _pooled(  # type: ignore[no-untyped-def]
+    best, mask, contexts, longest, sharpness, scale,
+    kind: tl.constexpr, length: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """Return places of (length, block) numbers, which exist, columns, scores, and derivatives."""
+    q, i = tl.program_id(0).to(tl.int64), tl.arange(0, length)
+    c = tl.program_id(1) * block + tl.arange(0, block)
+    real = tl.load(mask + q * longest + i, i < longest, other=0) != 0
+    at = (q * contexts + c)[None, :] * longest + i[:, None]
+    found = tl.load(best + at, real[:, None] & (c < contexts)[None, :], other=0.0)
+    found = tl.reshape(found, (1, length, block))
+    score, share = pool(found, tl.reshape(real, (1, length, 1)), kind, sharpness, scale)
+    inside = (i < longest)[:, None] & (c < contexts)[None, :]
+    return at, inside, c, tl.reshape(score, (block,)), tl.reshape(share, (length, block))
 
 
 @jit
 def _query_gradient(  # type: ignore[no-untyped-def]
-    grad, y, won, share, d_x, nq, nc, lq, lc, width,
+    y, won, weights, d_x, nq, nc, lq, lc, width,
     rows: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One program: some query vectors, some of their numbers; the winners of all contexts."""
@@ -232,7 +376,7 @@ def _query_gradient(  # type: ignore[no-untyped-def]
     total = tl.zeros((rows, block_d), tl.float32)
     for c in range(nc):
         place = (q * nc + c) * lq + i
-        weight = tl.load(share + place, ok, other=0.0) * tl.load(grad + q * nc + c, ok, other=0.0)
+        weight = tl.load(weights + place, ok, other=0.0)
         row = (c + tl.zeros_like(q)) * lc + tl.load(won + place, ok, other=0)  # 64 bits
         mask = (ok & (weight != 0))[:, None] & inside[None, :]
         vectors = tl.load(y + row[:, None] * width + d[None, :], mask, other=0.0)
@@ -243,7 +387,7 @@ def _query_gradient(  # type: ignore[no-untyped-def]
 
 @jit
 def _context_gradient(  # type: ignore[no-untyped-def]
-    grad, x, won, share, d_y, nq, nc, lq, lc, width,
+    x, won, weights, d_y, nq, nc, lq, lc, width,
     rows: tl.constexpr, columns: tl.constexpr, block_d: tl.constexpr,
     inner: tl.constexpr, exact: tl.constexpr,
 ):  # fmt: skip
@@ -258,7 +402,7 @@ def _context_gradient(  # type: ignore[no-untyped-def]
         ok = m < nq * lq
         q, i = (m // lq).to(tl.int64), m % lq
         place = (q * nc + c) * lq + i
-        weight = tl.load(share + place, ok, other=0.0) * tl.load(grad + q * nc + c, ok, other=0.0)
+        weight = tl.load(weights + place, ok, other=0.0)
         which = tl.load(won + place, ok, other=0)
         hit = tl.where(which[:, None] == r[None, :], weight[:, None], 0.0)
         # a row that is padding has weight 0, but its values may be anything

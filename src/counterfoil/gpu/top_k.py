@@ -44,7 +44,7 @@ def best_keys(
 
 def _best_of(x: Tensor, y: Tensor, k: int, x_groups: Tensor, y_groups: Tensor) -> Tensor:
     queries, answers, width = len(x), len(y), x.shape[1]
-    settings = dot_settings(x)
+    settings = dot_settings(x.dtype)
     del settings["inner"]
     columns = 128 if x.dtype != torch.float32 else 64
     room = GROWTH * k + min(ANSWERS, answers)
