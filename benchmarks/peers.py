@@ -1,9 +1,10 @@
 """``python -m benchmarks.peers``: beside what people use instead, with random models and vectors.
 
 Every arm of a contest does the same work in a process of its own, on one thread; the arms take
-turns, three times (two where a round takes minutes). The figure is the median of their processor seconds, without imports and
-without what is prepared beforehand; memory is the peak above what was held before. Nothing is
-downloaded. ``--markdown FILE`` also writes the table, names choose contests.
+turns, three times (two where a round takes minutes). The figure is the median of their processor
+seconds, without imports and without what is prepared beforehand; memory is the peak above what was
+held before. Nothing is downloaded. ``--markdown FILE`` also writes the table; names choose
+contests.
 """
 
 from __future__ import annotations
@@ -276,8 +277,10 @@ def evaluate_ours(folder: Path, *, intervals: bool = False) -> Work:
 
     model, data = cf.load_model("vectors"), cf.load_dataset(folder / "ev")
 
+    evaluate = cf.evaluate
+
     def work() -> None:
-        result = cf.evaluate(model, data)
+        result = evaluate(model, data)
         if intervals:
             str(result)
 
@@ -291,8 +294,8 @@ def mine_ours(folder: Path) -> Work:
     import counterfoil as cf
 
     model, data = cf.load_model("vectors"), cf.load_dataset(folder / "mine")
-    given = {"texts_per_image": TEXTS, "images_per_text": IMAGES}
-    return lambda: cf.mine_hard_negatives(model, data, **given)
+    given, mine = {"texts_per_image": TEXTS, "images_per_text": IMAGES}, cf.mine_hard_negatives
+    return lambda: mine(model, data, **given)
 
 
 def mine_by_faiss(folder: Path) -> Work:
@@ -367,7 +370,8 @@ def build_ours(folder: Path) -> Work:
     import counterfoil as cf
 
     model, data = cf.load_model("vectors"), cf.load_dataset(folder / "index")
-    return lambda: cf.build_index(model, data, folder / f"index-{os.getpid()}")
+    build = cf.build_index
+    return lambda: build(model, data, folder / f"index-{os.getpid()}")
 
 
 def faiss_indexes(folder: Path) -> list[Any]:
@@ -408,8 +412,8 @@ def our_index(folder: Path) -> Path:
 def open_ours(folder: Path) -> Work:
     import counterfoil as cf
 
-    made, model = our_index(folder), cf.load_model("vectors")
-    return lambda: cf.open_index(made, model=model)
+    made, model, opened = our_index(folder), cf.load_model("vectors"), cf.open_index
+    return lambda: opened(made, model=model)
 
 
 def open_by_faiss(folder: Path) -> Work:
@@ -503,8 +507,8 @@ def index_photos(folder: Path, workers: int = 0) -> Work:
     bare.mkdir()
     for path, _ in captions_of(folder):
         (bare / path.name).symlink_to(path)
-    data = cf.load_dataset(bare)
-    return lambda: cf.build_index(model, data, folder / f"i-{os.getpid()}", workers=workers)
+    data, build = cf.load_dataset(bare), cf.build_index
+    return lambda: build(model, data, folder / f"i-{os.getpid()}", workers=workers)
 
 
 CONTESTS = {

@@ -500,6 +500,8 @@ class ImageTextDataset:
 
     def column_values(self, row: int) -> dict[str, ColumnValue]:
         """The columns in which an image has a value, with their values as an index holds them."""
+        if not self.columns:
+            return {}
         values = ((name, column_value(column[row])) for name, column in self.columns.items())
         return {name: value for name, value in values if value is not None}
 

@@ -1187,7 +1187,7 @@ def _write(
             replaced = index.images.rows.get(entry.id)
             if not dataset.columns and replaced is not None:  # data without any leave the known
                 entry = replace(entry, columns=index.images.entry(replaced).columns)
-            entries.append(replace(entry, place=place))
+            entries.append(replace(entry, place=place) if place else entry)
         images = replace(images, entries=entries)
     kept = [*rows.relabelled, *rows.moved]
     index.change(

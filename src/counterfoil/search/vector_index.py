@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import chain, compress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, final
 
@@ -271,11 +272,11 @@ class CollectionPart:
 
 
 _NAMES = tuple(field.name for field in fields(IndexEntry))
-_FIELDS = {*_NAMES}
+_FIELDS, _values = {*_NAMES}, attrgetter(*_NAMES)
 
 
 def _plain(entry: IndexEntry) -> PlainEntry:
-    plain = {name: value for name in _NAMES if (value := getattr(entry, name))}
+    plain = {name: value for name, value in zip(_NAMES, _values(entry)) if value}
     return plain | {"columns": dict(entry.columns)} if entry.columns else plain
 
 
@@ -662,7 +663,7 @@ def _stage_part(
     write_array(folder / f"{name}.npy", values)
     write_array(folder / f"{name}.numbers.npy", numbers.numpy())
     # ASCII JSON: an unescaped U+2028 within a caption would break the line for `splitlines`
-    lines = (json.dumps(_plain(entry)) for entry in entries)
+    lines = map(json.JSONEncoder().encode, map(_plain, entries))
     write_text(folder / f"{name}.jsonl", "".join(f"{line}\n" for line in lines))
     return stored.staged(part_files(name, bags=bags is not None))
 
