@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,6 +54,7 @@ from counterfoil.training.interpolation import (
 
 
 NEGATIVES = {"image-to-text": ("image_id", "text_ids"), "text-to-image": ("text_id", "image_ids")}
+TRUE = "true_score"  # column of the texts' table: each with its own image
 JUDGED = "judged.parquet"
 _LEAST_TIED = 3  # items of a list from which one score for all is no chance
 _NEEDS_ARROW = 'negatives on the hub need pyarrow: pip install "counterfoil[hf]"'
@@ -105,11 +107,12 @@ def load_negatives(
     manifest = MINED.read_manifest(folder, fingerprint=dataset.fingerprint)
     lengths = manifest.texts_per_image, manifest.images_per_text
     ids = dataset.image_ids, dataset.text_ids
-    texts, text_scores = _read_lists(folder / "image-to-text.parquet", *ids, lengths[0])
-    images, image_scores = _read_lists(folder / "text-to-image.parquet", *ids[::-1], lengths[1])
+    texts, text_scores, _ = _read_lists(folder / "image-to-text.parquet", *ids, lengths[0])
+    of_texts = folder / "text-to-image.parquet"
+    images, image_scores, true_scores = _read_lists(of_texts, *ids[::-1], lengths[1])
     lists = HardNegativeLists(texts, images)
     if text_scores is not None and image_scores is not None:
-        lists = HardNegativeLists(texts, images, text_scores, image_scores)
+        lists = HardNegativeLists(texts, images, text_scores, image_scores, true_scores)
     try:
         lists = lists.checked(dataset.relation)
         lists.check_order()
@@ -150,31 +153,38 @@ def _check_ties(lists: HardNegativeLists, dataset: ImageTextDataset) -> None:
 
 def _read_lists(
     path: Path, queries: Sequence[str], answers: Sequence[str], length: int
-) -> tuple[Tensor, Tensor | None]:
-    """Rows and scores of a table; None for scores that are not known."""
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Rows and scores of a table, and scores of true pairs; None for what is not known."""
     parquet = optional_import("pyarrow.parquet", _NEEDS_ARROW)
     query, answer = NEGATIVES[path.stem]
     if length > len(answers):
         raise ValueError(f"{path.parent} promises lists of {length:,} of {len(answers):,} {answer}")
-    known = {id_: row for row, id_ in enumerate(answers)}
+    places = {id_: row for row, id_ in enumerate(answers)}
     rows = np.full((len(queries), length), -1, np.int32)
     scores = np.full(rows.shape, -np.inf, np.float16)
+    true: Tensor | None = None
     try:
         check_file(path)
         table = parquet.read_table(path).to_pydict()
         if table[query] != list(queries):
             raise ValueError(f"its {query} are others")
         for row, listed in enumerate(table[answer]):
-            rows[row, : len(listed)] = [known[id_] for id_ in listed]
+            rows[row, : len(listed)] = [places[id_] for id_ in listed]
             if "scores" in table:
                 with np.errstate(over="ignore"):  # infinite ones are refused
                     scores[row, : len(listed)] = table["scores"][row]
+        if TRUE in table:
+            known = [-np.inf if score is None else score for score in table[TRUE]]
+            with np.errstate(over="ignore"):
+                true = torch.from_numpy(np.array(known, np.float16))
+            if bool((true.isnan() | true.isposinf()).any()):
+                raise ValueError(f"{TRUE} holds what are no numbers of float16")
     except Exception as error:  # a file may be anybody's
         raise ValueError(
             f"{path} is no table of negatives of these data: {first_line(error)}; load it again "
             "from the hub, or mine again"
         ) from error
-    return torch.from_numpy(rows), torch.from_numpy(scores) if "scores" in table else None
+    return torch.from_numpy(rows), torch.from_numpy(scores) if "scores" in table else None, true
 
 
 def _negatives_folder(name: str, revision: str | None) -> Path:
@@ -201,7 +211,8 @@ def _write_negatives(negatives: HardNegatives, folder: Path, name: str, judge: s
     store, dataset = negatives.store, negatives.dataset
     lists, ids = store.lists, (dataset.image_ids, dataset.text_ids)
     _write_lists(folder / "image-to-text.parquet", *ids, lists.texts, lists.text_scores)
-    _write_lists(folder / "text-to-image.parquet", *ids[::-1], lists.images, lists.image_scores)
+    of_texts = folder / "text-to-image.parquet"
+    _write_lists(of_texts, *ids[::-1], lists.images, lists.image_scores, lists.true_scores)
     sources, proposing = (
         tuple(model.shared() for model in models)
         for models in (store.manifest.sources, store.manifest.proposing)
@@ -222,7 +233,12 @@ def _write_negatives(negatives: HardNegatives, folder: Path, name: str, judge: s
 
 
 def _write_lists(
-    path: Path, queries: Sequence[str], answers: Sequence[str], rows: Tensor, scores: Tensor | None
+    path: Path,
+    queries: Sequence[str],
+    answers: Sequence[str],
+    rows: Tensor,
+    scores: Tensor | None,
+    true: Tensor | None = None,
 ) -> None:
     arrow = optional_import("pyarrow", _NEEDS_ARROW)
     query, answer = NEGATIVES[path.stem]
@@ -238,6 +254,9 @@ def _write_lists(
     if scores is not None:
         kept = [part[:n] for part, n in zip(scores.float().tolist(), counts, strict=True)]
         columns["scores"] = arrow.array(kept, arrow.list_(arrow.float32()))
+    if true is not None:  # of a text without an image there is none
+        scored = [score if math.isfinite(score) else None for score in true.float().tolist()]
+        columns[TRUE] = arrow.array(scored, arrow.float32())
     _write_table(path, columns)
 
 

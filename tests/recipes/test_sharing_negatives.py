@@ -46,7 +46,7 @@ def judged(dataset):
 
 
 def same_lists(one: HardNegativeLists, other: HardNegativeLists) -> bool:
-    names = ("texts", "images", "text_scores", "image_scores")
+    names = ("texts", "images", "text_scores", "image_scores", "true_scores")
     pairs = [(getattr(one, name), getattr(other, name)) for name in names]
     return all(
         (a is None and b is None) or (a.dtype == b.dtype and torch.equal(a, b)) for a, b in pairs
@@ -70,6 +70,32 @@ def test_what_is_pushed_is_loaded(scored, hub, tmp_path):
         "text-to-image.parquet",
     ]
     assert same_lists(load_negatives(hub.root / NAME, data).lists, negatives.lists)
+
+
+def with_true(negatives: HardNegatives) -> HardNegatives:
+    """With scores of true pairs, and none for a text that has no image."""
+    true = torch.arange(len(negatives.dataset.texts)).half() / 8
+    true = true.masked_fill(negatives.dataset.text_to_image < 0, -torch.inf)
+    lists = replace(negatives.lists, true_scores=true)
+    return replace(negatives, store=replace(negatives.store, lists=lists))
+
+
+def test_scores_of_true_pairs_are_loaded_too(hub, tmp_path):
+    """Or lists of the hub could not be drawn from by ambiguity."""
+    data = export_cases.dataset()
+    negatives = with_true(mined(tmp_path / "lists", data))
+    push_negatives(negatives, NAME)
+    found = load_negatives(NAME, data)
+    assert same_lists(found.lists, negatives.lists)
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = hub.root / NAME / "text-to-image.parquet"
+    table = parquet.read_table(path).to_pydict()
+    assert table["true_score"][:3] == [0, 0.125, 0.25]
+    arrow = pytest.importorskip("pyarrow")
+    table["true_score"][1] = 1e6
+    parquet.write_table(arrow.table(table), path)
+    with pytest.raises(ValueError, match="true_score holds what are no numbers of float16"):
+        load_negatives(NAME, data)
 
 
 def test_datasets_reads_ids_and_scores(hub, tmp_path):
