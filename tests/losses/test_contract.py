@@ -33,6 +33,9 @@ LOSSES: dict[str, Callable[[], Loss]] = {
     "LinearRamp": lambda: losses.LinearRamp(term=losses.SumTripletLoss(), steps=9),
     "MarginDistillationLoss": losses.MarginDistillationLoss,
     "MarginDistillationLoss gaussian": lambda: losses.MarginDistillationLoss(form="gaussian"),
+    "MarginDistillationLoss both": lambda: losses.MarginDistillationLoss(
+        direction="both", teacher_tau=0.5
+    ),
     "MarginDistillationLoss offline": lambda: losses.MarginDistillationLoss(offline=True),
     "MarginRankingLoss adaptive": lambda: losses.MarginRankingLoss(
         role="written", margin=9.0, adaptive=True
@@ -405,7 +408,8 @@ if PAPERS:
         ),
         (losses.MarginDistillationLoss, {"operand": "margins"}, "'margins' is not an operand"),
         (losses.MarginDistillationLoss, {"emphasis": "soft"}, "'soft' is not an emphasis"),
-        (losses.MarginDistillationLoss, {"direction": "both"}, "'both' is not a direction"),
+        (losses.MarginDistillationLoss, {"direction": "all"}, "'all' is not a direction"),
+        (losses.MarginDistillationLoss, {"teacher_tau": 0.0}, r"teacher_tau=0\.0 cannot be"),
         (losses.MarginDistillationLoss, {"over": "max"}, "'max' is not a reduction over negatives"),
         (losses.MarginDistillationLoss, {"tau": 0.0}, r"tau=0\.0 cannot be a temperature"),
         (losses.MarginRankingLoss, {"role": "writen"}, "did you mean 'written'"),

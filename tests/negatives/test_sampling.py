@@ -342,6 +342,26 @@ def test_lists_without_scores_cannot_be_drawn_by_them():
         OfflineNegativeSampler(lists=partial, relation=relation, plan=plan)
 
 
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda scores: scores.clamp(min=65504).half(), r"scores of these lists \d+ are beyond"),
+        (lambda scores: torch.zeros_like(scores), "scores of these lists all are equal"),
+    ],
+    ids=["beyond float16", "equal"],
+)
+def test_scores_that_cannot_be_told_apart_are_no_even_draw_without_a_word(change, fault: str):
+    relation = ragged()
+    lists = scored_lists(relation, h=5, k=3)
+    names = "text_scores", "image_scores", "true_scores"
+    known = {name: getattr(lists, name) for name in names}
+    changed = {name: s.where(s.isneginf(), change(s)) for name, s in known.items()}
+    with pytest.raises(ValueError, match=fault):
+        OfflineNegativeSampler(
+            lists=replace(lists, **changed), relation=relation, plan=SamplingConfig(ambiguity=0.5)
+        )
+
+
 def test_candidates_are_not_drawn_by_scores():
     relation, offer = ragged(), CandidateConfig(texts=2, images=2, source="mined")
     lists = scored_lists(relation, h=5, k=3)

@@ -27,7 +27,7 @@ from counterfoil.losses.adapters import MetricLearningLoss, SentenceTransformers
 from counterfoil.losses.aoq import AdaptiveQuintuplet
 from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.losses.contrastive import InfoNCELoss
-from counterfoil.losses.ndgl import MarginDistillationLoss
+from counterfoil.losses.ndgl import MarginDistillationLoss, listwise_settings
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.model import Model, load_model
 from counterfoil.models.base import RetrievalModel
@@ -35,11 +35,13 @@ from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.negatives.batch_mining import BatchMiningConfig
 from counterfoil.negatives.mining import mine_lists
-from counterfoil.negatives.store import NegativeStore
+from counterfoil.negatives.sampling import SamplingConfig
+from counterfoil.negatives.sources import NegativeSource
+from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.negatives.teachers import Teachers
 from counterfoil.training.callbacks import Callback
 from counterfoil.training.config import TrainConfig
-from counterfoil.training.mined import Mined, MinedBatches
+from counterfoil.training.mined import Mined, MinedBatches, MinedTeacher
 from counterfoil.training.trainer import Trainer, TrainingLoop
 from train_cases import metrics_of
 
@@ -166,6 +168,42 @@ def test_a_stopped_training_resumes_to_the_same_model(tmp_path: Path) -> None:
             trainer(tmp_path / "cut", resume=True, **change).train()
     with pytest.raises(ValueError, match="holds a training already; continue it with resume=True"):
         trainer(tmp_path / "cut")
+
+
+def scored(change: float = 0.0) -> HardNegativeLists:
+    """The lists with scores, which fall along a list; the first true score is moved by `change`."""
+    lists = mined().lists
+    true = torch.arange(len(lists.images)).half() % 7 / 7
+    true[0] += change
+    assert lists.text_scores is not None
+    return replace(lists, true_scores=true)
+
+
+@pytest.mark.parametrize(
+    ("make", "read"),
+    [
+        (lambda lists: Mined(lists, sampling=SamplingConfig(ambiguity=0.5)), True),
+        (lambda lists: MinedTeacher(lists), True),
+        (lambda lists: Mined(lists), False),
+    ],
+    ids=["ambiguity", "teacher", "mined"],
+)
+def test_a_training_that_reads_scores_is_not_resumed_with_others(
+    make: Callable[[Any], NegativeSource], read: bool, tmp_path: Path
+) -> None:
+    source = make(scored())
+    loss: Any = AdaptiveQuintuplet()
+    if isinstance(source, MinedTeacher):
+        loss = MarginDistillationLoss(**listwise_settings(temperature=0.1))
+    with pytest.raises(WorkStopped, match=r"after 4 steps"):
+        trainer(tmp_path / "cut", loss=loss, sources=[source], callbacks=[StopAfter(4)]).train()
+    if read:
+        with pytest.raises(ValueError, match=r"another training: sources\[0\].lists is"):
+            trainer(tmp_path / "cut", loss=loss, sources=[make(scored(0.5))], resume=True).train()
+    whole = trainer(tmp_path / "whole", loss=loss, sources=[make(scored())]).train()
+    lists = scored() if read else scored(0.5)
+    again = trainer(tmp_path / "cut", loss=loss, sources=[make(lists)], resume=True).train()
+    assert same_weights(again, whole)
 
 
 def test_negatives_as_a_folder_lists_or_a_store_are_the_same(tmp_path: Path) -> None:

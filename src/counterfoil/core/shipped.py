@@ -146,7 +146,10 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
         **_at("counterfoil.negatives.similarity", "CaptionSimilarity"),
         **_at("counterfoil.negatives.teachers", "Mask", "TeacherEnsemble", "Teachers"),
         **_at("counterfoil.training.foils", "Foils"),
-        **_at("counterfoil.training.mined", "Mined", "MinedBatches", "MinedNeighbours"),
+        **_at(
+            "counterfoil.training.mined",
+            *("Mined", "MinedBatches", "MinedNeighbours", "MinedTeacher"),
+        ),
         **_at("counterfoil.papers.compared.counterfactual", "CounterfactualSampler"),
         **_at("counterfoil.papers.tags.generation", "TagsGenerator"),
         **_at("counterfoil.papers.tags.inputs", "CandidateFilter", "GeneratorInputs"),

@@ -44,11 +44,11 @@ class GuidedScores(NamedTuple):
     teacher_positive: Tensor  # (A,) target of the anchor's positive
 
     def joined(self, student: Tensor, teacher: Tensor) -> GuidedScores:
-        """Append (A, N) negatives, but for those of which the student's score is -inf."""
-        none = student.isneginf()
+        """Append (A, N) negatives, but for those of which a score is -inf."""
+        none = student.isneginf() | teacher.isneginf()
         return self._replace(
             student=torch.cat([self.student, student.masked_fill(none, 0)], 1),
-            teacher=torch.cat([self.teacher, teacher], 1),
+            teacher=torch.cat([self.teacher, teacher.masked_fill(none, 0)], 1),
             negative=torch.cat([self.negative, ~none], 1),
         )
 
@@ -162,7 +162,7 @@ def _mean(values: Tensor, counted: Tensor) -> Tensor:
 FormName = Literal["row_softmax", "flat_softmax", "bernoulli", "gaussian", "mse"]
 Operand = Literal["margin", "similarity"]
 Emphasis = Literal["auto", "hard", "easy"]
-Direction = Literal["student_teacher", "teacher_student"]
+Direction = Literal["student_teacher", "teacher_student", "both"]
 
 
 Candidates = Literal["batch", "offline"]
@@ -191,15 +191,19 @@ class MarginDistillationLoss(Loss):
         operand: "margin", or "similarity" for the paper's SR ablation, in which nothing is
             subtracted from a positive.
         tau: temperature, in units of a cosine; the deviation of a Gaussian.
+        teacher_tau: that of the teachers' scores where it is another, as of a re-ranker's logits.
         emphasis: on which negatives a softmax of margins has its mass: "easy" is the equation to
             the letter, "hard" turns the sign. "auto" is easy at tau 1, where both are nearly
             alike, and hard elsewhere.
-        direction: which distribution comes first, as in ``KL(student || teacher)``.
+        direction: which distribution comes first, as in ``KL(student || teacher)``; "both" is the
+            mean of the two (UniME-V2, https://arxiv.org/abs/2510.13515).
         include_positive: whether the positive is one of the candidates, with margin 0; then
             every true pair has a term of its own.
         over: "mean" or "sum" over an anchor's negatives, where form is none of the softmaxes.
         offline: whether mined pairs, with their guides, join the anchor's negatives of the batch;
             every anchor pair then has a term of its own. One that is in the batch too counts twice.
+            Where the guide knows the pairs of lists alone, the candidates are these, see
+            `listwise_settings`.
         units: "cosine" divides scores and guide by the score's scale; "score" leaves them as they
             are, the equation to the letter. They differ on CHAN only, whose scale is 10.
         reduction: "sum" or "mean" over the anchors of each direction, as the model's own loss.
@@ -221,6 +225,7 @@ class MarginDistillationLoss(Loss):
         form: FormName = "row_softmax",
         operand: Operand = "margin",
         tau: float = 1.0,
+        teacher_tau: float | None = None,
         emphasis: Emphasis = "auto",
         direction: Direction = "student_teacher",
         include_positive: bool = False,
@@ -236,8 +241,12 @@ class MarginDistillationLoss(Loss):
         parse_literal(Direction, direction, "a direction")
         parse_literal(Reduction, over, "a reduction over negatives")
         self.units = parse_literal(Units, units, "units")
-        if not (tau > 0 and math.isfinite(tau)):
-            raise ValueError(f"tau={tau} cannot be a temperature; use a number above 0, as in 1.0")
+        self.teacher_tau = tau if teacher_tau is None else teacher_tau
+        for name, value in (("tau", tau), ("teacher_tau", self.teacher_tau)):
+            if not (value > 0 and math.isfinite(value)):
+                raise ValueError(
+                    f"{name}={value} cannot be a temperature; use a number above 0, as in 1.0"
+                )
         self.form, self.operand, self.direction, self.over = form, operand, direction, over
         self.tau, self.include_positive, self.offline = tau, include_positive, offline
         self.hard = emphasis == "hard" or (emphasis == "auto" and tau != 1.0)
@@ -270,28 +279,28 @@ class MarginDistillationLoss(Loss):
 
     def _sets(self, side: GuidedScores) -> tuple[Tensor, Tensor, Tensor]:
         """Logits of the student and of the teachers, and the mask of those that count."""
-        student = self._logits(side.student, side.student_positive)
-        teacher = self._logits(side.teacher, side.teacher_positive)
-        if not self.include_positive:
-            return student, teacher, side.negative
-        student = torch.cat(
-            [student, self._logits(side.student_positive[:, None], side.student_positive)], 1
+        student, teacher, mask = side.student, side.teacher, side.negative
+        if self.include_positive:
+            student = torch.cat([student, side.student_positive[:, None]], 1)
+            teacher = torch.cat([teacher, side.teacher_positive[:, None]], 1)
+            # a positive alone is no distribution to match
+            mask = torch.cat([mask, mask.any(1, keepdim=True)], 1)
+        return (
+            self._logits(student, side.student_positive) / self.tau,
+            self._logits(teacher, side.teacher_positive) / self.teacher_tau,
+            mask,
         )
-        teacher = torch.cat(
-            [teacher, self._logits(side.teacher_positive[:, None], side.teacher_positive)], 1
-        )
-        # a positive alone is no distribution to match
-        has_negatives = side.negative.any(1, keepdim=True)
-        return student, teacher, torch.cat([side.negative, has_negatives], 1)
 
     def _logits(self, scores: Tensor, own: Tensor) -> Tensor:
         if self.operand == "similarity":
-            return scores / self.tau
+            return scores
         margin = own.unsqueeze(1) - scores
-        return (-margin if self.hard else margin) / self.tau
+        return -margin if self.hard else margin
 
     def _kl(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
         p, q = log_softmax(student, mask), log_softmax(teacher, mask)
+        if self.direction == "both":
+            return (divergence(p, q, mask) + divergence(q, p, mask)) / 2
         if self.direction == "teacher_student":
             p, q = q, p
         return divergence(p, q, mask)
@@ -301,17 +310,22 @@ class MarginDistillationLoss(Loss):
         x, y = side.student, side.teacher
         if self.form != "mse" and self.operand == "margin":
             x, y = side.student_positive.unsqueeze(1) - x, side.teacher_positive.unsqueeze(1) - y
-        x, y = x / self.tau, y / self.tau
+        x, y = x / self.tau, y / self.teacher_tau
         distances = self._bernoulli(x, y) if self.form == "bernoulli" else (x - y).square() / 2
         total = distances.masked_fill(~side.negative, 0).sum(1)
         return total / side.negative.sum(1).clamp(min=1) if self.over == "mean" else total
 
     def _bernoulli(self, x: Tensor, y: Tensor) -> Tensor:
-        if self.direction == "teacher_student":
-            x, y = y, x
-        # logsigmoid of both signs instead of log(p) and log(1 - p): exact where p is nearly 0 or 1
-        p, q = x.sigmoid(), (-x).sigmoid()
-        return p * (logsigmoid(x) - logsigmoid(y)) + q * (logsigmoid(-x) - logsigmoid(-y))
+        if self.direction == "both":
+            return (_bernoulli(x, y) + _bernoulli(y, x)) / 2
+        return _bernoulli(y, x) if self.direction == "teacher_student" else _bernoulli(x, y)
+
+
+def _bernoulli(x: Tensor, y: Tensor) -> Tensor:
+    """Divergence of two Bernoulli distributions, given their logits."""
+    # logsigmoid of both signs instead of log(p) and log(1 - p): exact where p is nearly 0 or 1
+    p, q = x.sigmoid(), (-x).sigmoid()
+    return p * (logsigmoid(x) - logsigmoid(y)) + q * (logsigmoid(-x) - logsigmoid(-y))
 
 
 def distillation_settings(
@@ -335,6 +349,40 @@ def distillation_settings(
         "include_positive": True,
         "tau": temperature,
         "direction": "teacher_student",
+        "reduction": reduction,
+    }
+
+
+def listwise_settings(
+    *,
+    temperature: float = 0.02,
+    teacher_temperature: float = 1.0,
+    direction: Direction = "teacher_student",
+    reduction: Reduction = "mean",
+) -> dict[str, Any]:
+    """Arguments of the `MarginDistillationLoss` by which a re-ranker teaches over mined lists.
+
+    The divergence KL(re-ranker || model) of the softmaxes over a positive and its k listed
+    candidates, of every anchor image and every anchor text, is up to a constant the cross-entropy
+    of Qwen3-VL-Embedding, Eq. 3, where queries alone have a term and the re-ranker's logits stay
+    as they are. UniME-V2 (https://arxiv.org/abs/2510.13515) has ``direction="both"``, a
+    judge's probabilities and 0.02 for either temperature. The guide is that of
+    `counterfoil.training.mined.MinedTeacher`, which knows no other pair of the batch.
+
+    >>> loss = MarginDistillationLoss(**listwise_settings(temperature=0.1))
+    >>> scores, guide = torch.eye(2), torch.eye(2).log() + 5.0  # 5 for the true pairs alone
+    >>> mined = {"hard_text": torch.full((2, 1), 0.9), "hard_text_guide": torch.full((2, 1), 4.0)}
+    >>> mined |= {"hard_image": torch.full((2, 1), 0.2), "hard_image_guide": torch.zeros(2, 1)}
+    >>> round(loss(scores, guide=guide, **mined).item(), 3)
+    0.014
+    """
+    return {
+        "operand": "similarity",
+        "include_positive": True,
+        "offline": True,
+        "tau": temperature,
+        "teacher_tau": teacher_temperature,
+        "direction": direction,
         "reduction": reduction,
     }
 

@@ -455,16 +455,38 @@ def _listed_scores(
     """Scores of the first entries of the lists of images and of texts, and of true pairs.
 
     Raises:
-        ValueError: listed pairs or true pairs have none.
+        ValueError: see `check_listed_scores`.
     """
-    if lists.text_scores is None or lists.image_scores is None or lists.true_scores is None:
+    check_listed_scores(lists, "ambiguity draws negatives by their scores and those of true pairs")
+    assert lists.text_scores is not None
+    assert lists.image_scores is not None
+    assert lists.true_scores is not None
+    return lists.text_scores[:, :texts], lists.image_scores[:, :images], lists.true_scores
+
+
+def check_listed_scores(lists: HardNegativeLists, reason: str) -> None:
+    """Check that lists hold scores of listed and of true pairs, which float16 can tell apart.
+
+    Raises:
+        ValueError: they do not; `reason` says what the scores are for.
+    """
+    stored = lists.text_scores, lists.image_scores, lists.true_scores
+    known = [scores for scores in stored if scores is not None]
+    if len(known) < len(stored):
         what = "scores" if lists.text_scores is None else "scores of the true pairs"
         raise ValueError(
-            f"ambiguity draws negatives by their scores and those of true pairs, and these lists "
-            f"hold no {what}; mine them with `counterfoil mine`, or leave ambiguity out"
+            f"{reason}, and these lists hold no {what}; mine them with `counterfoil mine`, or "
+            "leave it out"
         )
-    text_scores, image_scores = lists.text_scores[:, :texts], lists.image_scores[:, :images]
-    return text_scores, image_scores, lists.true_scores
+    largest = torch.finfo(torch.half).max  # of a larger one this is stored
+    beyond = sum(int((scores.isfinite() & (scores.abs() >= largest)).sum()) for scores in known)
+    finite = torch.cat([scores[scores.isfinite()] for scores in known])
+    if beyond or (len(finite) and bool(finite.min() == finite.max())):
+        fault = f"{beyond:,} are beyond {largest:,.0f}" if beyond else "all are equal"
+        raise ValueError(
+            f"{reason}; of the scores of these lists {fault}, so that they cannot be told apart in "
+            "float16; mine with a model of other scores, as one trained with another scale"
+        )
 
 
 def hardest_entries(

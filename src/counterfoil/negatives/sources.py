@@ -3,6 +3,7 @@
 A training takes any number of them, ``Trainer(model, loss=loss, train=data, sources=[...])``:
 
     Mined            mined lists, which negatives are drawn from; the model may mine them anew
+    MinedTeacher     lists with a re-ranker's scores, which are targets of what is drawn from them
     TopScoringMiner  of many candidates the hardest, by the model as it is now
     MinedBatches     batches of mutual negatives, composed from mined lists
     MinedNeighbours  mined hard images with a caption each, which join a batch
@@ -341,6 +342,11 @@ class ListedSource(NegativeSource):
         """How many of the hardest texts of an image, and images of a text, the lists must hold."""
         return 0, 0
 
+    @property
+    def reads_scores(self) -> bool:
+        """Whether the training depends on the scores of the lists, too."""
+        return False
+
     def check_plan(self, training: PlannedTraining) -> None:
         """Check the split and the lengths of lists that will be mined, or that are there.
 
@@ -379,8 +385,11 @@ class ListedSource(NegativeSource):
         self.lists = None if self.negatives is None else open_negatives(self.negatives, data)
 
     def describe(self) -> dict[str, Any]:
-        lists = self.lists and _tensors_digest(self.lists.texts, self.lists.images)
-        return {**super().describe(), "lists": lists}
+        if (lists := self.lists) is None:
+            return {**super().describe(), "lists": None}
+        scores = (lists.text_scores, lists.image_scores, lists.true_scores)
+        read = [s for s in scores if s is not None] if self.reads_scores else []
+        return {**super().describe(), "lists": _tensors_digest(lists.texts, lists.images, *read)}
 
     def opened(self) -> HardNegativeLists:
         """The lists, which `check` has opened."""

@@ -17,7 +17,7 @@ from counterfoil.core import distributed
 from counterfoil.core.io import parse_json, read_text_lines
 from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, VectorScores
 from counterfoil.losses.base import full_precision
-from counterfoil.losses.ndgl import guide_agreement
+from counterfoil.losses.ndgl import expand_copies, guide_agreement
 from counterfoil.training.config import Tracker
 
 Line = Mapping[str, float | int | str]
@@ -227,7 +227,11 @@ class StepMonitor:
         if not self.wanted:
             return
         matrix, written = matrices[INFERENCE], (pairs or {}).get(Role.WRITTEN)
-        self.figures = {} if matrix.guide is None else guide_figures(matrices, losses)
+        # of lists the true pairs alone are known in the block, and nothing there to compare
+        guided = matrix.guide is not None and bool(
+            (expand_copies(matrix).isfinite() & ~matrix.positive).any()
+        )
+        self.figures = guide_figures(matrices, losses) if guided else {}
         if written is not None:
             self.figures |= generated_difficulty(written, matrix)
 

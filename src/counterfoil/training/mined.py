@@ -10,8 +10,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from counterfoil.core.types import Needs, Pairs, Role
+from counterfoil.core.types import Batch, Needs, Pairs, Role
+from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.data.processor import ProcessedDataset
+from counterfoil.losses.aoq import OFFLINE
 from counterfoil.losses.base import WeightedSum
 from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
@@ -21,8 +23,14 @@ from counterfoil.negatives.sampling import (
     OfflineNegativeSampler,
     RoleSubset,
     SamplingConfig,
+    check_listed_scores,
 )
-from counterfoil.negatives.sources import ListedSource, Negatives, PlannedTraining
+from counterfoil.negatives.sources import (
+    ListedSource,
+    Negatives,
+    PlannedTraining,
+    open_negatives,
+)
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.training.callbacks import Callback
 from counterfoil.training.remine import RemineConfig, Reminer, check_remine
@@ -85,6 +93,10 @@ class Mined(ListedSource):
     def depth(self) -> tuple[int, int]:
         return self.sampling.texts, self.sampling.images or 0
 
+    @property
+    def reads_scores(self) -> bool:
+        return self.sampling.ambiguity > 0
+
     def check_plan(self, training: PlannedTraining) -> None:
         super().check_plan(training)
         if self.remine.every:
@@ -130,6 +142,118 @@ class Mined(ListedSource):
     def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
         """Draw pairs of data set rows for (B,) anchor texts, by role, each (B, count)."""
         return self.sampler.draw(texts, rng) if self.sampler else {}
+
+
+@final
+class MinedTeacher(ListedSource):
+    """Draws negatives from lists that a re-ranker has scored, and gives its scores as targets.
+
+    A cross-encoder, a joint encoder or a judge that scores pairs teaches a model over the
+    candidates of its lists, without being asked again: with the loss
+    ``MarginDistillationLoss(**listwise_settings())``. Lists with its scores are those that it mined
+    among what a fast model proposed (``counterfoil mine RERANKER --propose MODEL``), or that it
+    judged (``counterfoil judge RERANKER --scores``). It draws as `Mined` does, with replacement.
+
+    Targets are the re-ranker's scores in units of the standard deviation of those listed, so that a
+    temperature fits any re-ranker, times the scale of the model in training, which losses divide
+    by. Of the score matrix those of true pairs are known, and -inf stands for the others: they are
+    no candidates.
+
+    Args:
+        negatives: as those of `Mined`, with scores of listed and of true pairs.
+        sampling: how to draw from the lists.
+
+    Raises:
+        ValueError: the lists hold no scores, or others than a number can tell apart.
+
+    >>> source = MinedTeacher("scored-lists/")  # doctest: +SKIP
+    >>> Trainer(model, loss=loss, train=data, sources=[source])  # doctest: +SKIP
+    """
+
+    gives = Needs(roles=OfflineNegativeSampler.provides, targets=True, pair_targets=OFFLINE)
+    seed_name = "draw"
+
+    def __init__(self, negatives: Negatives, *, sampling: SamplingConfig = _WHOLE_LISTS) -> None:
+        super().__init__(negatives)
+        self.sampling = sampling
+        self._relation: Relation | None = None
+        self._sampler: NegativeSampler | None = None
+        self._unit = 1.0
+
+    @property
+    def depth(self) -> tuple[int, int]:
+        return self.sampling.texts, self.sampling.images or 0
+
+    @property
+    def reads_scores(self) -> bool:
+        return True
+
+    def check_plan(self, training: PlannedTraining) -> None:
+        super().check_plan(training)
+        if isinstance(self.negatives, str | Path):
+            check_listed_scores(open_negatives(self.negatives, training.data), _LEARNS)
+
+    def check(self, model: RetrievalModel, data: ImageTextDataset) -> None:
+        super().check(model, data)
+        check_listed_scores(self.opened(), _LEARNS)
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "sampling": asdict(self.sampling)}
+
+    def begin(
+        self, model: RetrievalModel, data: ProcessedDataset, loss: WeightedSum, *, batches: int
+    ) -> None:
+        """Make the sampler of the roles that the loss needs."""
+        self._relation = data.dataset.relation
+        self.lists = lists = self.opened().checked(self._relation)
+        sides = (lists.texts, lists.text_scores), (lists.images, lists.image_scores)
+        listed = torch.cat([_known(scores)[rows >= 0] for rows, scores in sides])
+        self._unit = listed.double().std(correction=0).item() / model.loss_scale
+        sampler = OfflineNegativeSampler(
+            lists=self.lists, relation=self._relation, plan=self.sampling
+        )
+        self._sampler = RoleSubset(sampler, loss.needs.roles)
+
+    def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
+        """Draw pairs of data set rows for (B,) anchor texts, by role, each (B, count)."""
+        assert self._sampler is not None, "`begin` makes it"
+        return self._sampler.draw(texts, rng)
+
+    def targets(self, batch: Batch) -> Tensor:
+        """Return (I, T) scores of true pairs; -inf for the others."""
+        known = torch.full(batch.block, -torch.inf)
+        anchors = Pairs(batch.anchors.image.cpu(), batch.anchors.text.cpu())
+        known[anchors.image, anchors.text] = self._scores(batch, anchors)
+        return known.to(batch.device)
+
+    def pair_targets(self, batch: Batch, pairs: Pairs) -> Tensor:
+        """Return (B, N) scores of pairs of places in the pools; -inf for those of no list."""
+        return self._scores(batch, Pairs(pairs.image.cpu(), pairs.text.cpu())).to(batch.device)
+
+    def _scores(self, batch: Batch, pairs: Pairs) -> Tensor:
+        """Scores of pairs of places, of any shape, on the CPU."""
+        lists, relation = self.opened(), self._relation
+        assert relation is not None, "`begin` says which"
+        images = batch.image_rows.cpu()[pairs.image]
+        texts = batch.text_rows.cpu()[pairs.text]
+        own = relation.text_to_image[texts] == images
+        found = torch.where(own, _known(lists.true_scores)[texts].float(), -torch.inf)
+        for rows, scores, query, item in (
+            (lists.texts, lists.text_scores, images, texts),
+            (lists.images, lists.image_scores, texts, images),
+        ):
+            other = rows[query] != item.unsqueeze(-1)
+            listed = _known(scores)[query].float().masked_fill(other, -torch.inf)
+            found = torch.maximum(found, listed.amax(-1))
+        return found / self._unit
+
+
+_LEARNS = "a model learns from a re-ranker's scores of listed pairs and of true ones"
+
+
+def _known(scores: Tensor | None) -> Tensor:
+    assert scores is not None, "`check` asks for them"
+    return scores
 
 
 @final

@@ -31,7 +31,7 @@ from counterfoil.pipelines.stages.fitting import (
 )
 from counterfoil.pipelines.state import RunContext
 from counterfoil.training.config import TrainConfig
-from counterfoil.training.mined import Mined
+from counterfoil.training.mined import Mined, MinedTeacher
 from counterfoil.training.step import check_sources, check_tiled, check_vectors, source_names
 from counterfoil.training.trainer import sampler_of, small_dev, train_network
 
@@ -60,6 +60,7 @@ class Train(ModelStage):
         "Mined",
         "MinedBatches",
         "MinedNeighbours",
+        "MinedTeacher",
         "TopScoringMiner",
         "GeneratedCaptions",
         "MomentumQueue",
@@ -96,7 +97,7 @@ class Train(ModelStage):
 
     def training_details(self, context: RunContext) -> dict[str, Any]:
         details: dict[str, Any] = {"objective": self.objective.build(), "negatives": None}
-        for kind in (Mined, TopScoringMiner):
+        for kind in (Mined, MinedTeacher, TopScoringMiner):
             call = self.source(kind)
             if call is None or call.arguments.get("negatives") is None:
                 continue
