@@ -60,7 +60,7 @@ def test_any_units_of_scores_give_the_same_verdicts_and_equal_scores_none():
 def test_verdicts_are_corrections_that_apply_to_the_data():
     dataset = small_corpus((1, 1, 1))
     pairs = Pairs(torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0]))
-    judged = JudgedNegatives(pairs, torch.zeros(3), torch.tensor([0.95, 0.6, 0.4]))
+    judged = JudgedNegatives(pairs, torch.zeros(3), torch.tensor([0.95, 0.6, 0.4]), None)
     config = JudgeConfig(promote_at=0.9, drop_at=0.5, weight=0.25)
     corrections = judged.corrections(dataset, config)
     assert [one.to_dict() for one in corrections] == [

@@ -17,6 +17,7 @@ from counterfoil.cli.options import (
     NewFolder,
     Resume,
     Split,
+    check_new_folder,
     command_line,
     data_source,
     earlier_corrections,
@@ -133,18 +134,27 @@ def mine(
     app,
     "counterfoil judge runs/mine --negatives lists/ --data my-photos/ --output corrections.jsonl",
     "counterfoil judge Salesforce/blip-itm-base-coco --negatives lists/ --data my-photos/ "
-    "--output my-photos/corrections.jsonl",
+    "--output my-photos/corrections.jsonl --scores scored-lists/",
 )
 def judge(
     model: Annotated[list[str], typer.Argument(help="Model folder or HF name that judges.")],
     negatives: Annotated[Path, typer.Option(help="Folder of mined negatives.")],
     file: Annotated[
-        Path, typer.Option("--output", help="Corrections to write; the file must not exist yet.")
-    ],
+        Path | None,
+        typer.Option("--output", help="Corrections to write; the file must not exist yet."),
+    ] = None,
+    scored: Annotated[
+        Path | None,
+        typer.Option(
+            "--scores",
+            help="Folder to write the lists into with the judge's scores, which `train listwise` "
+            "learns from.",
+        ),
+    ] = None,
     data: Data = None,
     settings: Annotated[list[str] | None, record_settings(*JUDGING)] = None,
 ) -> None:
-    """Find true pairs among mined negatives by a model, as corrections of the data."""
+    """Score mined negatives by a model, and find true pairs among them, as corrections."""
     from counterfoil.core import distributed
     from counterfoil.core.io import ensure_absent, ensure_writable_file
     from counterfoil.data.corrections import write_corrections
@@ -152,15 +162,29 @@ def judge(
     from counterfoil.negatives.judging import JudgeConfig, judge_negatives
 
     config = with_settings(JudgeConfig(), settings, JUDGING)
-    ensure_absent(file, "another file with --output")
-    ensure_writable_file(file)
+    if file is None and scored is None:
+        raise ValueError(
+            "nothing is to be written; name a file of corrections with --output, a folder for "
+            "the scores with --scores, or both"
+        )
+    if file is not None:
+        ensure_absent(file, "another file with --output")
+        ensure_writable_file(file)
+    if scored is not None:
+        check_new_folder(scored)
     distributed.init()
     source = data_source(data)
     store, dataset = open_negatives(negatives, source)
     earlier = earlier_corrections(source)
-    members = [load_model(name).embed(dataset) for name in model]
+    models = [load_model(name) for name in model]
+    members = [judge.embed(dataset) for judge in models]
     judged = judge_negatives(members, dataset.relation, store.lists)
     if distributed.rank():
+        return
+    if scored is not None:
+        store.judged(judged.lists, tuple(judge.source() for judge in models)).save(scored)
+        output(f"{len(judged.scores):,} pairs scored by {' + '.join(model)}: {scored}")
+    if file is None:
         return
     write_corrections(file, (*earlier, *judged.corrections(dataset, config)))
     promoted, dropped = int(judged.promoted(config).sum()), int(judged.dropped(config).sum())

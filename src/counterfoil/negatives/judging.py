@@ -19,6 +19,7 @@ from torch import Tensor
 from counterfoil.core.types import Pairs
 from counterfoil.data.corrections import Correction
 from counterfoil.data.dataset import ImageTextDataset, Relation
+from counterfoil.negatives.mining import scored_lists
 from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.pairs import RescoredPairs, score_index_pairs
@@ -68,11 +69,14 @@ class JudgedNegatives:
         scores: (P,) float32, by the judge.
         quantile: (P,) float32, the share of all true pairs that each outscores so, see
             `JudgeConfig`; 0 for a text without an image.
+        lists: the judged lists in the judge's order, with its scores, those of true pairs among
+            them: what `counterfoil.training.mined.MinedTeacher` learns from.
     """
 
     pairs: Pairs
     scores: Tensor
     quantile: Tensor
+    lists: HardNegativeLists
 
     def promoted(self, config: JudgeConfig) -> Tensor:
         """(P,) bool, pairs that are extra positives."""
@@ -119,16 +123,22 @@ def judge_negatives(
     lists = lists.checked(relation)
     for member in members:
         member.check_sizes(len(lists.texts), len(lists.images), "the judge")
-    pairs, scores = RescoredPairs(members, lists.texts, lists.images).pairs
+    rescored = RescoredPairs(members, lists.texts, lists.images)
+    pairs, scores = rescored.pairs
     captions, counts = relation.captions(relation.rows())
     images = relation.rows().repeat_interleave(counts)
     true = score_index_pairs(members, images, captions)
     own = torch.full((len(relation.text_to_image),), torch.inf)  # of a text without an image
     own[captions] = true
+    scored = scored_lists(
+        rescored.best("image", lists.texts.shape[1]),
+        rescored.best("text", lists.images.shape[1]),
+        true=own.masked_fill(own.isposinf(), -torch.inf),
+    )
     # by how much each pair outscores the true one, as a place among the true pairs
     lead, ordered = scores - own[pairs.text], true.sort().values
     if not len(true):
-        return JudgedNegatives(pairs, scores, torch.zeros_like(scores))
+        return JudgedNegatives(pairs, scores, torch.zeros_like(scores), scored)
     # strictly above: a judge that scores all pairs alike reaches nothing
     place = torch.searchsorted(ordered, lead + true.median())
-    return JudgedNegatives(pairs, scores, place / len(true))
+    return JudgedNegatives(pairs, scores, place / len(true), scored)

@@ -346,7 +346,7 @@ def mine_lists(
     matrix = _ScoreMatrix(members, text_to_image, filters, options)
     lists = matrix.empty_lists(texts_per_image, images_per_text)
     matrix.fill(lists, "float32")
-    return _to_lists(*((side.rows, side.scores) for side in lists))
+    return scored_lists(*((side.rows, side.scores) for side in lists))
 
 
 def check_lengths(texts: int, images: int) -> None:
@@ -441,13 +441,19 @@ class _ScoreMatrix:
         }
 
 
-def _to_lists(texts: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor]) -> HardNegativeLists:
-    """Return rows and scores as lists on the CPU, with scores in float16; finite ones stay so."""
+def scored_lists(
+    texts: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor], *, true: Tensor | None = None
+) -> HardNegativeLists:
+    """Return rows and scores as lists on the CPU, with scores in float16; finite ones stay so.
+
+    `true` are (T,) scores of each text with its image.
+    """
     rows, scores = [], []
     for list_rows, list_scores in (texts, images):
         rows.append(list_rows.cpu())
         scores.append(_to_half(list_scores).cpu().contiguous())
-    return HardNegativeLists(*rows, *scores)
+    known = None if true is None else _to_half(true).cpu()
+    return HardNegativeLists(rows[0], rows[1], scores[0], scores[1], known)
 
 
 def _to_half(scores: Tensor) -> Tensor:
@@ -625,7 +631,7 @@ def mine_half_precision(
         error=error,
         bound=bound,
     )
-    return _to_lists(*lists), certificate
+    return scored_lists(*lists), certificate
 
 
 def _with_queries(member: EmbeddedDataset, side: Side, rows: Tensor) -> EmbeddedDataset:
@@ -722,11 +728,11 @@ def rerank_proposals(
         part.masked_fill_(own[part.long()] == row, -1)
     images.masked_fill_(images == own.unsqueeze(1), -1)
     if texts.numel() + images.numel() > PAIRS:
-        return _to_lists(
+        return scored_lists(
             best_in_parts(members, texts, "image", texts_per_image, device=device),
             best_in_parts(members, images, "text", images_per_text, device=device),
         )
     rescored = RescoredPairs(members, texts, images, device=device)
-    return _to_lists(
+    return scored_lists(
         rescored.best("image", texts_per_image), rescored.best("text", images_per_text)
     )

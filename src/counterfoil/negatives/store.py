@@ -396,6 +396,13 @@ class NegativeStore:
         )
         return cls(manifest, lists)
 
+    def judged(self, lists: HardNegativeLists, sources: tuple[ModelSource, ...]) -> NegativeStore:
+        """The store of the same pairs with the scores and in the order of other models."""
+        proposing = self.manifest.proposing or self.manifest.sources
+        update = {"scored": True, "sources": sources, "proposing": proposing, "proposals": 1}
+        manifest = self.manifest.model_copy(update={**update, "version": __version__})
+        return NegativeStore(manifest, lists)
+
     def check_filled(self) -> None:
         """Refuse lists that are empty in a direction, which nothing could be trained on.
 

@@ -12,7 +12,7 @@ from counterfoil.negatives.judging import JudgedNegatives
 def test_precision_and_recall_are_counted() -> None:
     none = torch.zeros(5)
     reached = torch.tensor([0.2, 0.5, 0.9, 0.95, 1.0])
-    judged = JudgedNegatives(Pairs(none.long(), none.long()), none, reached)
+    judged = JudgedNegatives(Pairs(none.long(), none.long()), none, reached, None)
     true = torch.tensor([True, False, True, False, True])
     row, highest = measure({"a": judged}, true, (0.9, 1.1))
     assert (row.pairs, row.precision, row.recall, row.left) == (3, 2 / 3, 2 / 3, 0.5)
