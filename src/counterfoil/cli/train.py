@@ -36,8 +36,9 @@ LossOrModel = Annotated[
     typer.Argument(
         metavar="LOSS_OR_MODEL",
         help="Model to train from scratch: vsepp, scan-t2i, gpo, chan, ndgl/gpo, …; with --model, "
-        "loss to fine-tune with: contrastive, triplet, aoq, ndgl, negclip, a loss that --import "
-        "registers, or reranker for a model that reads image and text together.",
+        "loss to fine-tune with: contrastive, triplet, aoq, ndgl, negclip, listwise (a re-ranker "
+        "as --teacher), a loss that --import registers, or reranker for a model that reads image "
+        "and text together.",
     ),
 ]
 Pretrained = Annotated[
@@ -153,7 +154,10 @@ ShowPlan = Annotated[
         "--plan", help="Show the stages with all settings and their length, and train nothing."
     ),
 ]
-Teacher = Annotated[list[str] | None, typer.Option(help="Teacher model of ndgl; repeatable.")]
+Teacher = Annotated[
+    list[str] | None,
+    typer.Option(help="Teacher of ndgl, or re-ranker of listwise; repeatable."),
+]
 
 
 @verb(
@@ -165,6 +169,8 @@ Teacher = Annotated[list[str] | None, typer.Option(help="Teacher model of ndgl; 
     "counterfoil train ndgl/gpo --data my-photos/ --teacher runs/a --teacher runs/b",
     "counterfoil train aoq --model openai/clip-vit-base-patch32 --tune frozen "
     "--data my-photos/ --output runs/clip",
+    "counterfoil train listwise --model openai/clip-vit-base-patch32 "
+    "--teacher Salesforce/blip-itm-base-coco --data my-photos/ --output runs/taught",
     "counterfoil train reranker --model Salesforce/blip-itm-base-coco --negatives lists/ "
     "--first runs/clip --data my-photos/ --output runs/reranker",
 )

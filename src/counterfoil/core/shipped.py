@@ -158,6 +158,7 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
     "training": {
         "contrastive": "counterfoil.recipes.clip:contrastive_stages",
         "triplet": "counterfoil.recipes.clip:triplet_stages",
+        "listwise": "counterfoil.recipes.clip:listwise_stages",
         "aoq": "counterfoil.papers.aoq.recipe:fine_tuning_stages",
         "ndgl": "counterfoil.papers.ndgl.recipe:fine_tuning_stages",
         "negclip": "counterfoil.papers.compared.negclip:fine_tuning_stages",

@@ -37,7 +37,11 @@ from counterfoil.loading import (
 )
 from counterfoil.losses.base import Loss, weighted_sum
 from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss, TripletCLIPLoss
-from counterfoil.losses.ndgl import MarginDistillationLoss, distillation_settings
+from counterfoil.losses.ndgl import (
+    MarginDistillationLoss,
+    distillation_settings,
+    listwise_settings,
+)
 from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.model import Model, download_model, load_model
@@ -45,6 +49,7 @@ from counterfoil.models.base import RetrievalModel, SingleVectorModel
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.models.library_folders import encoder_folder
 from counterfoil.negatives.advice import advise_mining
+from counterfoil.negatives.sampling import SamplingConfig
 from counterfoil.negatives.teachers import Mask
 from counterfoil.pipelines.pipeline import (
     Compare,
@@ -71,7 +76,7 @@ from counterfoil.recipes.base import (
 )
 from counterfoil.recipes.catalogue import own_data_recipe
 from counterfoil.training.config import TUNED_STEPS, ParameterGroup, adapter_config
-from counterfoil.training.mined import Mined, MinedNeighbours
+from counterfoil.training.mined import Mined, MinedNeighbours, MinedTeacher
 
 DISTILL = 1.0  # weight of distillation beside the loss
 
@@ -80,6 +85,10 @@ TEMPERATURE = 0.01
 RANK = 8
 HEAD_RATE, TOWER_FACTOR = 1e-3, 0.01  # of timm pairs: rate of the heads, factor of the towers
 TEACHER = "teacher-"  # begins the names of trainings that are not evaluated
+LISTED = 50, 10  # texts of an image and images of a text that a re-ranker scores, at most
+CANDIDATES = 4  # of these, drawn for an anchor
+TEACHER_TEMPERATURE = 0.5  # in deviations of its scores
+LISTWISE = "listwise"
 FOILS = 5  # of a caption, sampled at each visit; NegCLIP appends one
 TRIPLET: Terms = {"triplet": (1.0, lazy(HardestTripletLoss, margin=MARGIN))}
 
@@ -314,6 +323,12 @@ def train_recipe(
         from counterfoil.recipes.rerank import reranker_recipe
 
         return reranker_recipe(model, lengths=lengths, negatives=negatives, first=first)
+    if name == LISTWISE and bool(teachers) == bool(negatives):
+        raise ValueError(
+            f"{LISTWISE!r} learns from a re-ranker: name it with --teacher, or give lists that "
+            "have its scores with --negatives, as `counterfoil judge RERANKER --negatives lists/ "
+            "--scores scored-lists/` writes them; one of the two"
+        )
     original = ""
     if model is None:
         pixels = dataset.features is None
@@ -670,3 +685,36 @@ def contrastive_stages(model: FineTunedModel, **_: object) -> tuple[Stage, ...]:
 def triplet_stages(model: FineTunedModel, **_: object) -> tuple[Stage, ...]:
     """The hardest triplet of the batch."""
     return (model.stage("tuned", TRIPLET),)
+
+
+def listwise_stages(
+    model: FineTunedModel, *, teachers: tuple[str, ...], lengths: tuple[int, int]
+) -> tuple[Stage, ...]:
+    """InfoNCE over the batch, and a re-ranker's distribution over drawn candidates of lists.
+
+    The original proposes the lists and the re-rankers score them, see
+    `counterfoil.training.mined.MinedTeacher`. Without re-rankers a folder takes the place of these
+    lists, see `with_lists`.
+    """
+    texts, images = map(min, lengths, LISTED)
+    lists = Mine(
+        name="lists",
+        using=(),
+        models=teachers or (model.name,),
+        proposing=(model.name,),
+        proposals=1,
+        texts=texts,
+        images=images,
+    )
+    settings = listwise_settings(temperature=TEMPERATURE, teacher_temperature=TEACHER_TEMPERATURE)
+    taught: Loss = lazy(MarginDistillationLoss, **settings)
+    source = config(
+        MinedTeacher,
+        negatives=from_stage(lists.name),
+        sampling=lazy(SamplingConfig, count=CANDIDATES, resample=False),
+    )
+    terms = {
+        **contrastive_terms(TEMPERATURE, candidates=bool(model.written)),
+        "lists": (1.0, taught),
+    }
+    return lists, model.stage("tuned", terms).with_sources(source)

@@ -62,8 +62,9 @@ class Mine(ListsStage):
         using: stages whose models score; several are one ensemble.
         filters: rules that leave likely false negatives out of the lists.
         guides: stages of the guide models, for `FilterConfig.guided`.
-        proposing: stages whose models choose the pairs that `using` looks at; none for all pairs;
-            "ivf" alone for the vectors of `using`, see `counterfoil.negatives.proposals`.
+        proposing: stages or saved models that choose the pairs that `using` and `models` look at;
+            none for all pairs; "ivf" alone for the vectors of `using`, see
+            `counterfoil.negatives.proposals`.
         proposals: candidates proposed per listed negative.
         precision: "bf16" scores all pairs in half precision and rescores the candidates in fp32.
         models: saved models or names of pretrained ones that score too, as
@@ -77,6 +78,7 @@ class Mine(ListsStage):
         "guides": "train",
         "proposing": "train",
     }
+    elsewhere: ClassVar[frozenset[str]] = frozenset({"proposing"})
     using: tuple[str, ...]
     filters: FilterConfig = FilterConfig()
     guides: tuple[str, ...] = ()
