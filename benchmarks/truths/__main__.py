@@ -3,7 +3,8 @@
 ``--table cost`` runs and shows another table on the same bed: equal cost at four sizes of batch;
 ``--table exact`` one on a bed of scenes: lists of negatives where every true pair is known, and
 ``--table towers`` the same with towers that are trained;
-``--table methods`` one of options of losses, draws and filters that came later.
+``--table methods`` one of options of losses, draws and filters that came later;
+``--table listwise`` one of a re-ranker, ``--reranker``, that teaches over mined lists.
 
 ``run`` explores every arm's grid on seeds 0 and 1, chooses its point by RSum on dev, writes the
 chosen points and the declared comparisons into ``declared.json``, and only then trains the
@@ -32,18 +33,28 @@ from benchmarks.truths.world import write_world
 from counterfoil.data.readers import load_dataset
 
 CONFIRMING = SEEDS
-PAGES = {
-    "truths": (summary, table, write_pages),
-    "cost": (cost_page.summary, cost_page.table, cost_page.write_pages),
-    "methods": (methods_page.summary, methods_page.table, methods_page.write_pages),
-} | {
-    name: (
-        partial(exact_page.summary, study),
-        exact_page.table,
-        partial(exact_page.write_pages, study),
-    )
-    for name, study in exact.STUDIES.items()
-}
+PAGES = (
+    {
+        "truths": (summary, table, write_pages),
+        "cost": (cost_page.summary, cost_page.table, cost_page.write_pages),
+    }
+    | {
+        name: (
+            partial(methods_page.summary, name),
+            methods_page.table,
+            partial(methods_page.write_pages, name),
+        )
+        for name in methods.STUDIES
+    }
+    | {
+        name: (
+            partial(exact_page.summary, study),
+            exact_page.table,
+            partial(exact_page.write_pages, study),
+        )
+        for name, study in exact.STUDIES.items()
+    }
+)
 STOPPED = 3  # exit code of a run that goes on when it is called again
 
 
@@ -88,13 +99,17 @@ def _run(given: argparse.Namespace) -> bool:
         )
     if given.judgements is None:
         raise ValueError(f"--table {given.table} needs --judgements, as flickr8k/annotations/")
-    bed = Bed(given.bed, given.judgements)
+    if given.table == "listwise" and not (given.reranker and given.regions):
+        raise ValueError("--table listwise needs a model and what it reads: --reranker, --regions")
+    reranker = (given.reranker, given.regions) if given.reranker and given.regions else None
+    bed = Bed(given.bed, given.judgements, reranker)
     if given.table == "cost":
         claims = [claim.to_dict() for claim in cost_page.CLAIMS]
         return equal_cost.run(bed, given.folder, claims, given.minutes, explored=given.explored)
-    if given.table == "methods":
-        claims = [claim.to_dict() for claim in methods_page.CLAIMS]
-        return methods.run(bed, given.folder, claims, given.minutes, explored=given.explored)
+    if given.table in methods.STUDIES:
+        claims = [claim.to_dict() for claim in methods_page.CLAIMS[given.table]]
+        settings = {"study": given.table, "explored": given.explored}
+        return methods.run(bed, given.folder, claims, given.minutes, **settings)
     if given.explored:
         raise ValueError("--explored is for other tables; stop a run of truths with --minutes")
     arms = list(dict.fromkeys((BASE, *(given.arm or ARMS))))
@@ -118,6 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     go.add_argument("--judgements", type=Path, help="as flickr8k/annotations/")
     go.add_argument("--folder", type=Path, required=True, help="of the ledger")
+    go.add_argument("--reranker", help="model that teaches, as runs/scan/online")
+    go.add_argument("--regions", help="the bed's images and captions as it reads them")
     go.add_argument("--arm", action="append", choices=[*ARMS], help="only these; repeatable")
     go.add_argument("--minutes", type=float, help="stop after this long; call again to go on")
     go.add_argument("--explored", action="store_true", help="stop before the confirming seeds")

@@ -25,8 +25,9 @@ from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.metrics import OF_ALL_POSITIVES, RECALLS, EvaluationReport, Metric
 from counterfoil.evaluation.protocols import evaluate_protocol
 from counterfoil.evaluation.truth import Truth, open_truth
-from counterfoil.model import Model
+from counterfoil.model import Model, load_model
 from counterfoil.models.frozen import FrozenAdapters
+from counterfoil.scoring.encode import EmbeddedDataset
 
 SPLITS = ("dev", "test")
 GUIDE = "guide.npy"  # vectors of captions by the text tower
@@ -121,10 +122,12 @@ class Bed(StoredData):
     Attributes:
         folder: as `write_bed` made it.
         judgements: see `counterfoil.evaluation.truth.open_truth`.
+        reranker: a model that scores pairs, and the data of these images that it reads.
     """
 
     adapters: ClassVar[Mapping[str, Any]] = {"width": WIDTH, "hidden": 256, "dropout": 0.3}
     judgements: Path
+    reranker: tuple[str, str] | None = None
 
     @cached_property
     def judged(self) -> Truth:
@@ -137,6 +140,29 @@ class Bed(StoredData):
         every = torch.from_numpy(np.load(self.folder / GUIDE)).float()
         inside = torch.tensor([split == "train" for split in self.data.splits])
         return every[inside[self.data.text_to_image]]
+
+    @cached_property
+    def reranked(self) -> EmbeddedDataset:
+        """The re-ranker, with what it makes of the training split, in the rows of the bed.
+
+        Raises:
+            ValueError: there is none, or its data have other images or captions.
+        """
+        if self.reranker is None:
+            raise ValueError("this table needs a re-ranker; give --reranker and --regions")
+        name, where = self.reranker
+        model, other = load_model(name), load_dataset(where).split("train")
+        rows = {image: row for row, image in enumerate(other.image_ids)}
+        images = torch.tensor([rows.get(image, -1) for image in self.train.image_ids])
+        texts, _ = other.relation.captions(images.clamp(min=0))
+        ours, theirs = (
+            [" ".join(text.lower().split()) for text in some]
+            for some in (self.train.texts, [other.texts[row] for row in texts.tolist()])
+        )
+        if int(images.min()) < 0 or ours != theirs:
+            raise ValueError(f"{where} does not hold the images and captions of {self.folder}")
+        made = model.embed(other)
+        return EmbeddedDataset(made.model, made.images.rows(images), made.texts.rows(texts))
 
     def measure(self, *models: Model, splits: Sequence[str] = SPLITS) -> dict[str, Tensor]:
         """Points of each image by measure: (I, 2) sums over its queries and their number.

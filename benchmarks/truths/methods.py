@@ -31,12 +31,20 @@ from benchmarks.truths.arms import (
 )
 from benchmarks.truths.bed import SPLITS, Bed
 from benchmarks.truths.ledger import todo, write_line
+from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.losses.contrastive import InfoNCELoss
+from counterfoil.losses.ndgl import MarginDistillationLoss, listwise_settings
 from counterfoil.model import Model
 from counterfoil.negatives.filters import FilterConfig
-from counterfoil.negatives.mining import HardNegatives, mine_hard_negatives
+from counterfoil.negatives.mining import (
+    HardNegatives,
+    mine_hard_negatives,
+    rerank_proposals,
+    with_true_scores,
+)
 from counterfoil.negatives.sampling import SamplingConfig
-from counterfoil.training.mined import Mined
+from counterfoil.negatives.store import HardNegativeLists
+from counterfoil.training.mined import Mined, MinedTeacher
 
 SEEDS = range(22, 30)  # confirm; 2 to 21 are those of whose truth
 POINT = {"rate": 3e-3, "temperature": 0.05}  # of the bases, chosen on their grids by whose truth
@@ -44,6 +52,8 @@ MINED, FIVE = "mined, no filter", "five captions as positives"
 HARDER, SHARED = "hardness weight", "five captions, shared target"
 AMBIGUOUS = "mined, drawn by ambiguity"
 MEAN = "mined, below the mean positive"
+FOUR, TAUGHT = "four mined pairs", "four mined pairs, a re-ranker teaches"
+SCORED = (50, 10)  # lists that the re-ranker scores
 
 
 def _harder(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
@@ -87,8 +97,10 @@ def _first(bed: Bed, seed: int) -> tuple[Model, Cost]:
 
 
 @lru_cache(maxsize=4)
-def _lists(bed: Bed, seed: int, filters: FilterConfig) -> HardNegatives:
-    texts, images = LISTS
+def _lists(
+    bed: Bed, seed: int, filters: FilterConfig, lengths: tuple[int, int] | None = None
+) -> HardNegatives:
+    texts, images = lengths or LISTS
     model, _ = _first(bed, seed)
     return mine_hard_negatives(
         model, bed.train, texts_per_image=texts, images_per_text=images, filters=filters
@@ -105,20 +117,65 @@ def _second(
 ) -> Model:
     """Round two from round one, with a mined text and a mined image of each anchor."""
     lists = _lists(bed, seed, filters or FilterConfig())
+    source = Mined(lists, sampling=sampling or SamplingConfig())
+    return _on_lists(bed, info_nce_with_drawn(point), point, seed, cost, source)
+
+
+def _on_lists(
+    bed: Bed,
+    loss: Loss | WeightedSum,
+    point: Point,
+    seed: int,
+    cost: Cost,
+    source: Mined | MinedTeacher,
+) -> Model:
+    """Round two from round one, with what a source draws."""
     model, before = _first(bed, seed)
     cost.steps += before.steps
     cost.pairs += before.pairs
     return fit(
         bed,
-        info_nce_with_drawn(point),
+        loss,
         seed,
         cost,
         rate=point["rate"],
         epochs=EPOCHS // 2,
-        sources=[Mined(lists, sampling=sampling or SamplingConfig())],
+        sources=[source],
         start=copy.deepcopy(model),
-        drawn=1,
+        drawn=source.sampling.count,
     )
+
+
+_DRAWN = SamplingConfig(count=4, resample=False)
+
+
+def _four(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
+    source = Mined(_lists(bed, seed, FilterConfig(), SCORED), sampling=_DRAWN)
+    return _on_lists(bed, info_nce_with_drawn(point), point, seed, cost, source)
+
+
+@lru_cache(maxsize=1)
+def _scored(bed: Bed, seed: int) -> HardNegativeLists:
+    """The same lists by the mean score of the re-ranker and of the model that listed them."""
+    found, owner = _lists(bed, seed, FilterConfig(), SCORED), bed.train.text_to_image
+    members = [bed.reranked, _first(bed, seed)[0].embed(bed.train)]
+    lengths = {"texts_per_image": SCORED[0], "images_per_text": SCORED[1]}
+    return with_true_scores(
+        rerank_proposals(found.lists, members, owner, **lengths), members, owner
+    )
+
+
+def _taught(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
+    """InfoNCE of the batch, and the re-ranker's distribution over what `_four` has as negatives."""
+    settings = listwise_settings(
+        temperature=point["temperature"], teacher_temperature=point["teacher"]
+    )
+    terms: dict[str, tuple[float, Loss]] = {
+        "own": (1.0, InfoNCELoss(temperature=POINT["temperature"], reduction="mean")),
+        "lists": (1.0, MarginDistillationLoss(**settings)),
+    }
+    source = MinedTeacher(_scored(bed, seed), sampling=_DRAWN)
+    return _on_lists(bed, WeightedSum(terms=terms), point, seed, cost, source)
 
 
 def _ambiguous(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
@@ -165,7 +222,22 @@ GROUPS: tuple[Mapping[str, Arm], ...] = tuple(
         (_BELOW_MEAN,),
     )
 )
-ARM = {name: arm for group in GROUPS for name, arm in group.items()}
+RATES = (1e-3, 3e-3)
+STUDIES: Mapping[str, tuple[Mapping[str, Arm], ...]] = {
+    "methods": GROUPS,
+    "listwise": (
+        {BASE: GROUPS[0][BASE]},
+        {
+            FOUR: Arm(FOUR, ARMS[MINED].grid, _four),
+            TAUGHT: Arm(
+                TAUGHT,
+                grid(rate=RATES, temperature=(0.05, 0.1, 0.2), teacher=(0.1, 0.3)),
+                _taught,
+            ),
+        },
+    ),
+}
+ARM = {name: arm for study in STUDIES.values() for group in study for name, arm in group.items()}
 
 
 def run(
@@ -174,12 +246,13 @@ def run(
     claims: Sequence[Mapping[str, str]],
     minutes: float | None,
     *,
+    study: str = "methods",
     explored: bool = False,
 ) -> bool:
     """Explore, declare and confirm what is missing, group after group; False where it stopped."""
     end = None if minutes is None else time.monotonic() + 60 * minutes
     folder.mkdir(parents=True, exist_ok=True)
-    for phase, arm, point, seed in _todo(folder, claims, explored=explored):
+    for phase, arm, point, seed in _todo(folder, claims, STUDIES[study], explored=explored):
         if end is not None and time.monotonic() > end:
             return False
         cost, start = Cost(), time.process_time()
@@ -192,9 +265,13 @@ def run(
 
 
 def _todo(
-    folder: Path, claims: Sequence[Mapping[str, str]], *, explored: bool
+    folder: Path,
+    claims: Sequence[Mapping[str, str]],
+    groups: Sequence[Mapping[str, Arm]],
+    *,
+    explored: bool,
 ) -> Iterator[tuple[str, str, Point, int]]:
-    for number, group in enumerate(GROUPS, 1):
+    for number, group in enumerate(groups, 1):
         grids = {name: arm.grid for name, arm in group.items()}
         plain = [claim for claim in claims if claim["arm"] in group]
         name = f"declared-{number}.json"

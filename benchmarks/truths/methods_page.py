@@ -11,12 +11,14 @@ from benchmarks.truths.bed import SPLITS
 from benchmarks.truths.methods import (
     AMBIGUOUS,
     FIVE,
-    GROUPS,
+    FOUR,
     HARDER,
     MEAN,
     MINED,
     SEEDS,
     SHARED,
+    STUDIES,
+    TAUGHT,
 )
 from benchmarks.truths.page import Published, figure_svg, shortened
 from benchmarks.truths.table import (
@@ -30,18 +32,21 @@ from benchmarks.truths.table import (
     read_points,
 )
 
-PUBLISHED = Published("methods")
-CLAIMS = (
-    Claim("A hardness weight in InfoNCE helps.", HARDER, BASE),
-    Claim("Drawing mined negatives by ambiguity (SimANS) helps mined pairs.", AMBIGUOUS, MINED),
-    Claim("A shared target helps five captions as positives.", SHARED, FIVE),
-    Claim("Filtering below the mean positive helps mined pairs.", MEAN, MINED),
-)
+PUBLISHED = {"methods": Published("methods"), "listwise": Published("listwise", on="methods")}
+CLAIMS: Mapping[str, tuple[Claim, ...]] = {
+    "methods": (
+        Claim("A hardness weight in InfoNCE helps.", HARDER, BASE),
+        Claim("Drawing mined negatives by ambiguity (SimANS) helps mined pairs.", AMBIGUOUS, MINED),
+        Claim("A shared target helps five captions as positives.", SHARED, FIVE),
+        Claim("Filtering below the mean positive helps mined pairs.", MEAN, MINED),
+    ),
+    "listwise": (Claim("A re-ranker that teaches over lists helps mined pairs.", TAUGHT, FOUR),),
+}
 _SHOWN = tuple(f"{split} RSum" for split in SPLITS)
 Plain = dict[str, Any]
 
 
-def summary(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Plain:
+def summary(study: str, folder: Path, lines: Sequence[Mapping[str, Any]]) -> Plain:
     """Means, differences from the base of each group and verdicts, JSON-ready.
 
     Raises:
@@ -53,11 +58,11 @@ def summary(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Plain:
     known = {line["arm"]: line for line in lines if line["phase"] == "confirm"}
     arms = [
         {"arm": name} | facts_of(known[name], points[name], points[BASE])
-        for group in GROUPS
+        for group in STUDIES[study]
         for name in group
         if name in points
     ]
-    claims = [judge(claim, points, _SHOWN, SEEDS) for claim in CLAIMS]
+    claims = [judge(claim, points, _SHOWN, SEEDS) for claim in CLAIMS[study]]
     return {"arms": arms, "claims": claims}
 
 
@@ -72,7 +77,10 @@ def table(found: Mapping[str, Any]) -> str:
     return "\n".join([*verdicts, "", *arm_rows(found["arms"], MEASURES), "", note])
 
 
-def write_pages(docs: Path, found: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> None:
+def write_pages(
+    study: str, docs: Path, found: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
+) -> None:
     """Write the summary, the trainings, the figure and the table of the page."""
     kept = (shortened(line, MEASURES) for line in lines)
-    PUBLISHED.write(docs, found, kept, table(found), figure_svg(found, PUBLISHED.name))
+    published = PUBLISHED[study]
+    published.write(docs, found, kept, table(found), figure_svg(found, published.name))

@@ -13,6 +13,7 @@ from benchmarks.truths import __main__ as command
 from benchmarks.truths import arms, ledger, methods, methods_page
 from benchmarks.truths.methods_page import PUBLISHED
 from benchmarks.truths.table import MEASURES
+from counterfoil.saved import save_model
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -25,46 +26,62 @@ def test_every_method_has_as_many_points_and_bases_those_of_whose_truth():
             assert [*arm.grid] == [known[name]], name
         else:
             assert len(arm.grid) == 12, name
-    for claim in methods_page.CLAIMS:
-        assert {claim.arm, claim.base} <= {*methods.ARM}
+    for study, claims in methods_page.CLAIMS.items():
+        arms_of = {name for group in methods.STUDIES[study] for name in group}
+        for claim in claims:
+            assert {claim.arm, claim.base} <= arms_of
 
 
 @pytest.mark.slow
-def test_explored_declared_confirmed_and_taken_up_again(bed, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("study", [*methods.STUDIES])
+def test_explored_declared_confirmed_and_taken_up_again(study, bed, tmp_path, monkeypatch, capsys):
     few = tuple(
         {name: replace(arm, grid=arm.grid[-1:]) for name, arm in group.items()}
-        for group in methods.GROUPS
+        for group in methods.STUDIES[study]
     )
-    monkeypatch.setattr(methods, "GROUPS", few)
+    monkeypatch.setattr(methods, "STUDIES", {study: few})
+    monkeypatch.setattr(methods, "SCORED", (12, 6))
     monkeypatch.setattr(methods, "SEEDS", range(22, 24))
     monkeypatch.setattr(methods, "LISTS", (12, 6))
     methods._first.cache_clear()
     methods._lists.cache_clear()
     call = ["run", str(bed.folder), "--judgements", str(bed.judgements), "--folder", str(tmp_path)]
-    call += ["--table", "methods"]
+    call += ["--table", study]
+    if study == "listwise":  # adapters on the vectors of the bed stand for a re-ranker
+        assert command.main([*call, "--minutes", "0"]) == 2
+        assert "--table listwise needs a model" in capsys.readouterr().err
+        judge, place = arms.closed_form(bed), tmp_path / "reranker"
+        save_model(place, spec=judge.spec, model=judge.model, processor=judge.processor)
+        call += ["--reranker", str(tmp_path / "reranker"), "--regions", str(bed.folder)]
     assert command.main([*call, "--minutes", "0"]) == command.STOPPED
     assert command.main([*call, "--explored"]) == command.STOPPED
     assert not (tmp_path / "declared-1.json").exists()
     assert command.main(call) == 0
     lines = ledger.read_ledger(tmp_path)
-    assert len(lines) == 4 * len(methods.ARM)
-    declared = [json.loads((tmp_path / f"declared-{n}.json").read_text()) for n in (1, 2, 3, 4)]
-    assert [len(one["contrasts"]) for one in declared] == [1, 1, 1, 1]
-    mined = [line for line in lines if line["arm"] == methods.MINED][-1]
-    assert (mined["steps"], mined["pairs"]) == (6, 4500)
+    assert len(lines) == 4 * sum(map(len, few))
+    numbers = range(1, len(few) + 1)
+    declared = [json.loads((tmp_path / f"declared-{n}.json").read_text()) for n in numbers]
+    assert sum(len(one["contrasts"]) for one in declared) == len(methods_page.CLAIMS[study])
+    spent = {line["arm"]: (line["steps"], line["pairs"]) for line in lines}
+    if study == "methods":
+        assert spent[methods.MINED] == (6, 4500)
+    else:  # the same steps and pairs with a re-ranker and without
+        assert spent[methods.TAUGHT] == spent[methods.FOUR] == (6, 9000)
     before = (tmp_path / "ledger.jsonl").read_text()
     assert command.main(call) == 0  # nothing is left to do
     assert (tmp_path / "ledger.jsonl").read_text() == before
     capsys.readouterr()
-    assert command.main(["table", str(tmp_path), "--table", "methods"]) == 0
+    assert command.main(["table", str(tmp_path), "--table", study]) == 0
     assert "Open, 2 of 8 seeds" in capsys.readouterr().out
 
 
-def test_the_page_shows_its_ledger():
-    found = json.loads((DOCS / PUBLISHED.summary).read_text("utf-8"))
-    _, inside, _ = PUBLISHED.shown((DOCS / PUBLISHED.page).read_text("utf-8"))
+@pytest.mark.parametrize("study", ["methods"])
+def test_the_page_shows_its_ledger(study):
+    published = PUBLISHED[study]
+    found = json.loads((DOCS / published.summary).read_text("utf-8"))
+    _, inside, _ = published.shown((DOCS / published.page).read_text("utf-8"))
     assert inside.strip() == methods_page.table(found)
-    lines = [json.loads(line) for line in (DOCS / PUBLISHED.trainings).read_text().splitlines()]
+    lines = [json.loads(line) for line in (DOCS / published.trainings).read_text().splitlines()]
     by_arm = {}
     for line in lines:
         if line["phase"] == "confirm":
