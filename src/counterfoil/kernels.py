@@ -4,11 +4,12 @@
 - `tiled_info_nce`: the contrastive loss of all pairs;
 - `top_k`: the best answers of queries.
 
-On a GPU product, attention, norms and pooling of a tile of pairs are one kernel, in the forward and
-in the backward pass: only scores are written, and nothing of the size images x texts x words x
-regions is in memory. The kernels need triton, which is installed with PyTorch for CUDA, and
-float32, float16 or bfloat16 vectors; sums are float32. On the CPU, in float64, or for items too
-long for a tile, the same functions run in torch.
+On a GPU product, attention and norms of a tile of pairs are one kernel, in the forward and in the
+backward pass: what is written is scores, and for `max_sim` the best product of each query vector
+with each other item; nothing of the size images x texts x words x regions is in memory. The kernels
+need triton, which is installed with PyTorch for CUDA, and float32, float16 or bfloat16 vectors;
+sums are float32. On the CPU, in float64, or for items too long for a tile, the same functions run
+in torch.
 
 Both forms agree to 1e-5 of the largest value in float32; in half precision kernels are closer to
 float32, as torch rounds each product to the vectors' precision. The models call the same kernels

@@ -41,6 +41,7 @@ ROWS = 128  # query vectors of a tile
 COLUMNS = 128  # vectors of a tile's contexts, tails aside; in float32 half as many
 CONTEXTS_AT_ONCE = 16  # tiles that a program visits at most, which reads its queries once
 PROGRAMS = 512  # at least, where there is work for so many
+HIGHEST = 65_535  # programs along the second axis
 RESIDENT = 128  # numbers in half precision up to which the queries' vectors stay on the chip
 POOLED = 1 << 12  # numbers that a program pools, unless one query has more vectors
 AT_ONCE = 1 << 26  # numbers between the passes that are in memory at a time
@@ -139,7 +140,7 @@ def launches(vectors: int, lengths: Lengths, width: int, dtype: torch.dtype) -> 
         tail = max(tail, 16 // contexts) if tail else 0
         across = tiles(len(chosen), contexts)
         high = tiles(vectors, rows)
-        group = max(1, min(CONTEXTS_AT_ONCE, high * across // PROGRAMS))
+        group = max(1, min(CONTEXTS_AT_ONCE, high * across // PROGRAMS), tiles(across, HIGHEST))
         grid = high, tiles(across, group)
         yield Launch(chosen, longest, rows, contexts, head, tail, group, grid, products)
 
@@ -243,7 +244,7 @@ def _pool(
     length = padded_to(longest)
     block = max(1, min(padded_to(contexts), POOLED // length))
     launch(
-        kernel, (queries, tiles(contexts, block)), best, mask, grad, out, contexts, longest,
+        kernel, (queries * tiles(contexts, block),), best, mask, grad, out, contexts, longest,
         sharpness, scale, kind=kind, length=length, block=block, warps=4,
     )  # fmt: skip
 
@@ -327,10 +328,10 @@ def _pool_forward(  # type: ignore[no-untyped-def]
     kind: tl.constexpr, length: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """One program: the scores of a query with some contexts."""
-    at, inside, c, score, share = _pooled(
+    at, inside, pair, ok, score, share = _pooled(
         best, mask, contexts, longest, sharpness, scale, kind, length, block
     )
-    tl.store(out + tl.program_id(0).to(tl.int64) * contexts + c, score, c < contexts)
+    tl.store(out + pair, score, ok)
 
 
 @jit
@@ -339,11 +340,10 @@ def _pool_backward(  # type: ignore[no-untyped-def]
     kind: tl.constexpr, length: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """One program: the derivatives by a query's best products with some contexts, 0 at padding."""
-    at, inside, c, score, share = _pooled(
+    at, inside, pair, ok, score, share = _pooled(
         best, mask, contexts, longest, sharpness, scale, kind, length, block
     )
-    of_score = grad + tl.program_id(0).to(tl.int64) * contexts + c
-    tl.store(out + at, share * tl.load(of_score, c < contexts, other=0.0)[None, :], inside)
+    tl.store(out + at, share * tl.load(grad + pair, ok, other=0.0)[None, :], inside)
 
 
 @jit
@@ -351,16 +351,18 @@ def _pooled(  # type: ignore[no-untyped-def]
     best, mask, contexts, longest, sharpness, scale,
     kind: tl.constexpr, length: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Return places of (length, block) numbers, which exist, columns, scores, and derivatives."""
-    q, i = tl.program_id(0).to(tl.int64), tl.arange(0, length)
-    c = tl.program_id(1) * block + tl.arange(0, block)
+    """Return places of (length, block) numbers, which exist, pairs, scores, and derivatives."""
+    number, across = tl.program_id(0), tl.cdiv(contexts, block)
+    q, i = (number // across).to(tl.int64), tl.arange(0, length)
+    c = number % across * block + tl.arange(0, block)
     real = tl.load(mask + q * longest + i, i < longest, other=0) != 0
-    at = (q * contexts + c)[None, :] * longest + i[:, None]
-    found = tl.load(best + at, real[:, None] & (c < contexts)[None, :], other=0.0)
+    pair, ok = q * contexts + c, c < contexts
+    at = pair[None, :] * longest + i[:, None]
+    found = tl.load(best + at, real[:, None] & ok[None, :], other=0.0)
     found = tl.reshape(found, (1, length, block))
     score, share = pool(found, tl.reshape(real, (1, length, 1)), kind, sharpness, scale)
-    inside = (i < longest)[:, None] & (c < contexts)[None, :]
-    return at, inside, c, tl.reshape(score, (block,)), tl.reshape(share, (length, block))
+    score, share = tl.reshape(score, (block,)), tl.reshape(share, (length, block))
+    return at, (i < longest)[:, None] & ok[None, :], pair, ok, score, share
 
 
 @jit
