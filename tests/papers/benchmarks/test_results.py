@@ -17,7 +17,10 @@ DOCS = Path(__file__).parents[3] / "docs"
 FEW = DOCS / "evidence" / "small-data.jsonl"
 ADAPTERS = DOCS / "evidence" / "adapter-batch.jsonl"
 # ledgers that have tests of their own
-NAMES = ("truths", "exact-lists", "exact-lists-towers", "equal-cost", "methods", "macro-foils")
+NAMES = (
+    *("truths", "exact-lists", "exact-lists-towers", "equal-cost", "methods", "macro-foils"),
+    "pointing",
+)
 OWN = (DOCS / "evidence" / f"{name}.jsonl" for name in NAMES)
 OTHERS = {FEW, ADAPTERS, *OWN}
 LEDGERS = sorted(set((DOCS / "evidence").glob("*.jsonl")) - OTHERS)
