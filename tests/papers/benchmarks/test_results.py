@@ -18,8 +18,16 @@ FEW = DOCS / "evidence" / "small-data.jsonl"
 ADAPTERS = DOCS / "evidence" / "adapter-batch.jsonl"
 # ledgers that have tests of their own
 NAMES = (
-    *("truths", "exact-lists", "exact-lists-towers", "equal-cost", "methods", "macro-foils"),
+NAMES = (
+    "truths",
+    "exact-lists",
+    "exact-lists-towers",
+    "equal-cost",
+    "methods",
+    "macro-foils",
     "pointing",
+    "both-ways",
+)
 )
 OWN = (DOCS / "evidence" / f"{name}.jsonl" for name in NAMES)
 OTHERS = {FEW, ADAPTERS, *OWN}
