@@ -18,7 +18,6 @@ FEW = DOCS / "evidence" / "small-data.jsonl"
 ADAPTERS = DOCS / "evidence" / "adapter-batch.jsonl"
 # ledgers that have tests of their own
 NAMES = (
-NAMES = (
     "truths",
     "exact-lists",
     "exact-lists-towers",
@@ -27,7 +26,6 @@ NAMES = (
     "macro-foils",
     "pointing",
     "both-ways",
-)
 )
 OWN = (DOCS / "evidence" / f"{name}.jsonl" for name in NAMES)
 OTHERS = {FEW, ADAPTERS, *OWN}
