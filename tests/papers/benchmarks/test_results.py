@@ -23,6 +23,7 @@ NAMES = (
     "exact-lists-towers",
     "equal-cost",
     "methods",
+    "listwise",
     "macro-foils",
     "pointing",
     "both-ways",
