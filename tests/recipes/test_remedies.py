@@ -90,7 +90,7 @@ def recipe(name: str, model: Path, **options: object) -> Recipe:
     return train_recipe(name, load_dataset(SCENES), model=str(model), **{**OPTIONS, **options})
 
 
-@pytest.mark.parametrize("name", sorted({*registry.names("training")} - {"ndgl"}))
+@pytest.mark.parametrize("name", sorted({*registry.names("training")} - {"ndgl", "listwise"}))
 @pytest.mark.parametrize("way", ["full", "frozen"])
 def test_every_fine_tuning_can_be_distilled(name: str, way: str, model: Path) -> None:
     made = recipe(name, model, way=way, distill=0.5)
@@ -112,6 +112,8 @@ def test_every_fine_tuning_can_be_distilled(name: str, way: str, model: Path) ->
 def test_what_cannot_be_distilled_is_refused(model: Path) -> None:
     with pytest.raises(ValueError, match=r"has targets of 'targets' already.*--teacher names it"):
         recipe("ndgl", model, distill=1.0)
+    with pytest.raises(ValueError, match=r"has targets of a re-ranker already.*leave --distill"):
+        recipe("listwise", model, distill=1.0, teachers=(str(model),))
     both = recipe("triplet", model, distill=1.0, guide=str(model)).stage("tuned")
     assert [source.name for source in both.sources if source == ORIGINAL] == ["original"]
     assert both.source(Mask).arguments["guide"] == from_stage("guide")

@@ -588,6 +588,11 @@ def _distilled(stage: Train, weight: float) -> Train:
             "stage; leave --distill and --remedies out; ndgl learns from the original where "
             "--teacher names it"
         )
+    if stage.source(MinedTeacher):
+        raise ValueError(
+            f"{stage.name!r} has targets of a re-ranker already, and a loss has those of one; "
+            "leave --distill and --remedies out"
+        )
     _, first = next(iter(stage.objective.arguments["terms"].values()))
     settings = distillation_settings(reduction=first.arguments.get("reduction", "sum"))
     term: Loss = lazy(MarginDistillationLoss, **settings)

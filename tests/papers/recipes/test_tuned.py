@@ -67,7 +67,7 @@ def test_every_loss_on_every_way(name, way, hub):
     many = {"aoq": 2, "ndgl": 3}
     assert len(trainings) == many.get(name, 1)
     mines = any(isinstance(stage, Mine) for stage in found.stages)
-    assert mines == (name in ("aoq", "negclip"))
+    assert mines == (name in ("aoq", "listwise", "negclip"))
     assert any(isinstance(stage, ComputeTargets) for stage in found.stages) == (name == "ndgl")
 
 
