@@ -20,7 +20,7 @@ from benchmarks.experiments.cca import write_cca_vectors
 from benchmarks.predict.page import read_plans, summary, table, write_pages
 from benchmarks.predict.plans import LEDGERS, Bench
 from benchmarks.predict.score import Plan, predict, pull
-from counterfoil.core.io import write_text
+from counterfoil.core.io import read_json, write_text
 from counterfoil.data.readers import load_dataset
 
 
@@ -34,15 +34,18 @@ def measured(bench: Bench, plan: Plan) -> dict[str, float]:
 
 
 def measure(bench: Bench, name: str, folder: Path) -> None:
-    """Measure the plans of all ledgers of a bed; a file for each."""
+    """Measure the plans of all ledgers of a bed; a later run goes on with their files."""
     folder.mkdir(parents=True, exist_ok=True)
     for ledger in LEDGERS:
-        if ledger.bench == name:
-            found = {}
-            for row, plan in ledger.plans(bench).items():
+        if ledger.bench != name:
+            continue
+        path = folder / f"{ledger.name}.json"
+        found = read_json(path, "measured plans") if path.exists() else {}
+        for row, plan in ledger.plans(bench).items():
+            if row not in found:
                 found[row] = measured(bench, plan())
+                write_text(path, f"{json.dumps(found, indent=1)}\n")
                 print(f"{ledger.name}: {row} {found[row]}", flush=True)
-            write_text(folder / f"{ledger.name}.json", f"{json.dumps(found, indent=1)}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -73,7 +73,7 @@ CLAIMS = (
 RULE = (
     "*Confirmed*: on dev and on test the interval lies above what 97.5 % of random orders reach "
     "(above zero, where two predictors are compared). *Refuted*: on both it lies below. *Open* "
-    "otherwise. `--predict` comes into `counterfoil diagnose` if the first claim is confirmed."
+    "otherwise. A prediction comes into `counterfoil diagnose` if the first claim is confirmed."
 )
 
 
@@ -218,6 +218,9 @@ def judge(claim: Claim, plans: Plans, numbers: Mapping[str, Any]) -> Plain:
         states.add("Confirmed" if span[1] > limit else "Refuted" if span[2] < limit else "Open")
         found.append({"measure": measure, "tau": span, "limit": round(limit, 3), "pairs": pairs})
     state = states.pop() if len(states) == 1 else "Open"
+    have = sum(len(plans.get(ledger.name, {})) for ledger in LEDGERS if not ledger.chosen)
+    if have < (wanted := sum(len(ledger.rows) for ledger in LEDGERS if not ledger.chosen)):
+        state = f"Open, {have} of {wanted} plans measured"
     return {"claim": claim.claim, "state": state, "found": found}
 
 

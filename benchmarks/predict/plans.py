@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -280,7 +281,7 @@ class Ledger:
         name: of its file.
         bench: the vectors that its plans are measured on.
         plans: by row.
-        many: the measure that counts several true pairs of an item, by split; "" for none.
+        many: the measure that counts several true pairs of an item, by split.
         chosen: whether the formula was chosen on it.
     """
 
@@ -289,6 +290,11 @@ class Ledger:
     plans: Callable[[Bench], Plans]
     many: Mapping[str, str]
     chosen: bool = False
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """Its rows that are plans; nothing is opened or mined for them."""
+        return tuple(self.plans(Bench(Path())))
 
 
 _JUDGED = {"test": "judged {} mAP of others"}

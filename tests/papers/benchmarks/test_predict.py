@@ -252,3 +252,13 @@ def test_every_plan_is_a_row_of_its_ledger(bed):
         rows = ledger.plans(Bench(bed.folder))
         assert set(rows) <= set(numbers), ledger.name
         assert all(len(numbers[row]["dev RSum"]) >= 6 for row in rows), ledger.name
+
+
+def test_the_page_shows_its_ledger():
+    """What was measured is kept; correlations come anew from it and from the ledgers."""
+    known = json.loads((DOCS / page.SUMMARY).read_text("utf-8"))
+    _, inside, _ = page.shown((DOCS / page.PAGE).read_text("utf-8"))
+    assert inside.strip() == page.table(known)
+    again = page.summary(DOCS, known["plans"])
+    assert again["claims"] == known["claims"]
+    assert again["picks"] == known["picks"]
