@@ -46,6 +46,7 @@ STUDIES = (
     "docs/papers/tags.md",
     "docs/results/false-negatives.md",
     "docs/results/search.md",
+    "docs/ten-million.md",
 )
 PAGES = GUIDES + STUDIES
 # beginnings of commands that are not run here, and why
@@ -71,6 +72,8 @@ ELSEWHERE = {
     "counterfoil features img_db/": "tests/papers/cli/test_features.py",
     "counterfoil train scan-t2i --data dataset_coco.json": "tests/papers/cli/test_features.py",
     "counterfoil index runs/mine my-photos/ --output my-index/ --backend": "a server",
+    "counterfoil index my-embedder/ my-photos/ --output my-index/ --backend milvus": "a server",
+    "bash standalone_embed.sh": "a server",
     "counterfoil serve my-index/ --explainer": "tests/serve/test_app.py",
     "counterfoil serve flickr8k-index/ --rerank": "tests/serve/test_service.py",
     "counterfoil evaluate runs/vsepp/online --data flickr8k/ --truth judged": "people's answers; "
