@@ -49,6 +49,8 @@ app = typer.Typer(rich_markup_mode="markdown")
     "counterfoil evaluate runs/mine --data my-photos/ --foils questions/",
     "counterfoil evaluate runs/mine --data flickr8k/ --truth judged "
     "--judgements flickr8k/annotations/",
+    "counterfoil evaluate runs/mine --data flickr8k/ --truth judged "
+    "--judgements flickr8k/annotations/ --bounds",
     "counterfoil evaluate vectors --data embeddings/ --split all",
 )
 def evaluate(
@@ -84,6 +86,12 @@ def evaluate(
         Path | None,
         typer.Option(help="What people judged, file or folder: votes, corrections, ECCV, CxC."),
     ] = None,
+    bounds: Annotated[
+        bool,
+        typer.Option(
+            "--bounds", help="With judged pairs: lowest and highest mAP@R that unjudged ones allow."
+        ),
+    ] = False,
     foils: Annotated[
         Path | None,
         typer.Option(help="Foils of the split, as `write` makes them: attack the images' ranks."),
@@ -103,7 +111,7 @@ def evaluate(
     from counterfoil.core.io import write_json
     from counterfoil.evaluation.cascade import DEPTH
     from counterfoil.evaluation.evaluate import truth_of
-    from counterfoil.evaluation.protocols import folds_of, protocol_by_name
+    from counterfoil.evaluation.protocols import check_bounded, folds_of, protocol_by_name
     from counterfoil.pipelines.stages.evaluate import build_shortlist
     from counterfoil.scoring.reducers import Tie
 
@@ -117,6 +125,8 @@ def evaluate(
         foils=foils is not None,
         own=truth == "own" and judgements is None,
     )
+    if bounds:
+        check_bounded(truth, rule)
     check_new_files(json)
     if folder is not None:
         check_new_folder(folder)
@@ -127,7 +137,9 @@ def evaluate(
     known = truth_of(dataset, truth, judgements, settings)
     shortlist = build_shortlist(first or (), dataset, depth or DEPTH, full=full)
     evaluations = {
-        name: _evaluate(models, dataset, settings, rule, shortlist, known, judgements, foils)
+        name: _evaluate(
+            models, dataset, settings, rule, shortlist, known, judgements, foils, bounds
+        )
         for name, models in compared.items()
     }
     if distributed.rank():
@@ -196,6 +208,7 @@ def _evaluate(
     truth: Truth | None,
     judgements: Path | None,
     foils: Path | None,
+    bounds: bool,
 ) -> _Evaluation:
     """Evaluate a model, or an ensemble of several; its vectors are released on return."""
     from counterfoil.evaluation.cxc import FILES, within_modalities
@@ -213,7 +226,7 @@ def _evaluate(
     )
     seed = _common_seed(models)
     retrieval = RetrievalEvaluation.of(
-        embedded, dataset, protocol, tie=tie, seed=seed, by=shortlist, truth=truth
+        embedded, dataset, protocol, tie=tie, seed=seed, by=shortlist, truth=truth, bounded=bounds
     )
     rated = judgements is not None and any((judgements / name).exists() for name in FILES)
     return _Evaluation(

@@ -22,7 +22,12 @@ from counterfoil.evaluation.metrics import (
     further_metrics,
     warn_of_ties,
 )
-from counterfoil.evaluation.protocols import check_whole, evaluate_protocol, protocol_by_name
+from counterfoil.evaluation.protocols import (
+    check_bounded,
+    check_whole,
+    evaluate_protocol,
+    protocol_by_name,
+)
 from counterfoil.model import Model, as_models
 from counterfoil.report.tables import MISSING, format_interval
 from counterfoil.scoring.reducers import Tie
@@ -112,8 +117,8 @@ class EvaluationResult:
 
     def __repr__(self) -> str:
         best = [*DIRECTION_METRICS.values()]
-        best += [metric for metric in self.report.further if metric.of_places is None]
-        every = [metric for metric in self.report.further if metric.of_places is not None]
+        every = [m for m in self.report.further if m.of_places is not None or m.bound]
+        best += [metric for metric in self.report.further if metric not in every]
         both = "; ".join(f"{metric.name} {self._cell(metric.name)}" for metric in JOINT_METRICS)
         last = [f"{both}; 95 % bootstrap intervals over images", self.protocol]
         return "\n".join([*self._block(best), *self._block(every), *last])
@@ -145,6 +150,7 @@ def evaluate(
     metrics: Sequence[str | RankFunction] = (),
     truth: str = "own",
     judgements: Path | str | None = None,
+    bounds: bool = False,
 ) -> EvaluationResult:
     """Evaluate image-to-text and text-to-image retrieval.
 
@@ -164,6 +170,8 @@ def evaluate(
             stand beside recalls and ranks.
         judgements: file or folder with what people judged or with lists of all true pairs, see
             `counterfoil.evaluation.truth.open_truth`.
+        bounds: with truth "judged", also the lowest and the highest R-precision and mAP@R that the
+            pairs allow that nobody judged, see `counterfoil.evaluation.bounds`.
 
     Raises:
         ValueError: an unknown protocol, metric or truth, one that does not fit the data, or a model
@@ -171,13 +179,15 @@ def evaluate(
     """
     chosen, further = protocol_by_name(protocol), further_metrics(metrics)
     dataset = _test_split(dataset)
+    if bounds:
+        check_bounded(truth, ties)
     known = truth_of(dataset, truth, judgements, chosen, further)
     models = as_models(model)
     if not models:
         raise ValueError("no model was given; give one, or several for an ensemble")
     keep = len(models) > 1
     members = [member.embed(dataset, keep_pixels=keep) for member in models]
-    report = evaluate_protocol(members, dataset, chosen, tie=ties, truth=known)
+    report = evaluate_protocol(members, dataset, chosen, tie=ties, truth=known, bounded=bounds)
     more = tuple(metric for metric in further if metric not in report.further)
     report = replace(report, further=(*report.further, *more))
     warn_of_ties(report)

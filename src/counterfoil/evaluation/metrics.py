@@ -50,6 +50,8 @@ class Metric:
             a query that is left out.
         others: whether counterparts that a query comes with, as the captions of an image, are left
             out: the true ones of other images count.
+        bound: whether it is an end of the bounds under incomplete judgement, see
+            `counterfoil.evaluation.bounds`.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Metric:
     is_mean: bool = True
     of_places: Callable[[TruePlaces], Tensor] | None = None
     others: bool = False
+    bound: bool = False
 
     @property
     def key(self) -> str:
@@ -87,6 +90,8 @@ class Metric:
             order = counted[ranked.ranks[counted].argsort(stable=True)]
             values[order] = self.scale * self.of_ranks(ranked.ranks[order].double() + 1).double()
             return values
+        if self.bound:
+            return values.where(~ranked.counted, self.scale * ranked.bounds[self.name])
         assert self.of_places is not None
         if ranked.places is None:
             raise ValueError(
@@ -161,6 +166,13 @@ OF_ALL_POSITIVES = tuple(
         ("mAP of others", _average_precision),
         ("AUC of others", _area),
     )
+)
+
+
+BOUNDS = tuple(
+    Metric(f"{name} at {end}", None, scale=100.0, bound=True)
+    for name in ("R-precision", "mAP@R")
+    for end in ("least", "most")
 )
 
 
@@ -370,6 +382,7 @@ class RankedQueries:
         folds: (Q,) long, the fold of each query; -1 for none.
         places: where all true counterparts stand, if the evaluation asked.
         own: (P,) bool, which of these pairs are an image and its own caption.
+        bounds: (Q,) double by the names of `BOUNDS`, if the evaluation asked.
     """
 
     direction: Direction
@@ -378,6 +391,7 @@ class RankedQueries:
     folds: Tensor
     places: TruePlaces | None = None
     own: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+    bounds: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"RankedQueries({self.direction}: {len(self):,} queries)"

@@ -5,7 +5,7 @@ Numbers of different protocols cannot be compared, so every report carries its p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast, final
 
@@ -15,7 +15,9 @@ from torch import Tensor
 from counterfoil.core.config import parse_choice, parse_literal
 from counterfoil.core.types import Pairs
 from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.evaluation.bounds import FIRST, bounds, first_places
 from counterfoil.evaluation.metrics import (
+    BOUNDS,
     OF_ALL_POSITIVES,
     Direction,
     EvaluationReport,
@@ -32,7 +34,7 @@ from counterfoil.evaluation.metrics import (
 )
 from counterfoil.models.base import score_names
 from counterfoil.scoring.encode import EmbeddedDataset
-from counterfoil.scoring.reducers import Ranks, Tie
+from counterfoil.scoring.reducers import Ranks, Tie, TopK
 from counterfoil.scoring.stream import ScoreReducer, stream_scores
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ def evaluate_protocol(
     seed: int | None = None,
     also: Sequence[ScoreReducer] = (),
     truth: Truth | None = None,
+    bounded: bool = False,
 ) -> EvaluationReport:
     """Rank all texts for every image and all images for every text, and count.
 
@@ -97,16 +100,20 @@ def evaluate_protocol(
         also: reducers that share the pass over the scores; not with folds.
         truth: what is true, see `counterfoil.evaluation.truth`; None for the captions of an image,
             with the places of the best ones only.
+        bounded: whether to bound R-precision and mAP@R over what nobody judged, see
+            `counterfoil.evaluation.bounds`.
 
     Raises:
-        ValueError: a model encoded another split, or the protocol does not fit the split or the
-            truth.
+        ValueError: a model encoded another split, the protocol does not fit the split or the truth,
+            or bounds of a truth that knows all pairs or with another rule of ties than "row".
     """
     assert not also or protocol.folds == 1, "a fold is not the whole matrix"
     setting = setting_of(members, dataset, protocol, tie, seed)
     if truth is not None:
         check_whole(truth, protocol)
-        return _by_truth(members, dataset, setting, truth, also)
+        if bounded:
+            check_bounded(truth.name, tie)
+        return _by_truth(members, dataset, setting, truth, also, bounded=bounded)
 
     def rank(
         images: Tensor, texts: Tensor, local: Tensor, more: Pairs | None
@@ -117,6 +124,19 @@ def evaluate_protocol(
         return SideRanks.of(i2t, tie), SideRanks.of(t2i, tie)
 
     return report_of(rank, dataset.text_to_image, setting, dataset.extra_positives)
+
+
+def check_bounded(truth: str, tie: str = "row") -> None:
+    """Refuse bounds where all pairs are known, or where the first places depend on the truth.
+
+    Raises:
+        ValueError: another truth than "judged", or another rule of ties than "row".
+    """
+    if truth != "judged" or tie != "row":
+        raise ValueError(
+            f"bounds are about pairs that nobody judged, with ties by row, and truth {truth!r} "
+            f"with ties {tie!r} was asked; use truth 'judged' with judgements, or leave bounds out"
+        )
 
 
 def check_whole(truth: Truth, protocol: Protocol) -> None:
@@ -138,6 +158,8 @@ def _by_truth(
     setting: EvaluationSetting,
     truth: Truth,
     also: Sequence[ScoreReducer],
+    *,
+    bounded: bool,
 ) -> EvaluationReport:
     """Rank a whole split by a truth, in one pass."""
     owners = dataset.text_to_image
@@ -147,7 +169,11 @@ def _by_truth(
         pairs = cast(Pairs, truth.i2t.true)
         best.append(Ranks("image", len(dataset), owners, pairs))
         best.append(Ranks("text", len(owners), owners, pairs))
-    stream_scores(members, [*reducers, *best, *also])
+    first: list[TopK] = []
+    if bounded:
+        first.append(TopK("image", len(dataset), min(FIRST, len(owners))))
+        first.append(TopK("text", len(owners), min(FIRST, len(dataset))))
+    stream_scores(members, [*reducers, *best, *first, *also])
     i2t, t2i = (reducer.places(setting.tie) for reducer in reducers)
     described = torch.bincount(owners[owners >= 0], minlength=len(dataset)) > 0
     if best:
@@ -163,11 +189,20 @@ def _by_truth(
     report = report_of(lambda *_: ranked, owners, setting)
     images, texts = report.ranked
     own = owners[i2t.answer] == i2t.query, owners[t2i.query] == t2i.answer
+    ends: list[Mapping[str, Tensor]] = [{}, {}]
+    line = truth.line
+    if bounded:
+        known = [first_places(top, truth, len(owners)) for top in first]
+        ends = [bounds(places.verdicts, places.true).by_name() for places in known]
+        line += f"; at least and at most: whatever the unjudged of the first {FIRST} places are"
     return replace(
         report,
-        setting=replace(setting, truth=truth.line),
-        ranked=(replace(images, places=i2t, own=own[0]), replace(texts, places=t2i, own=own[1])),
-        further=() if truth.name == "own" else OF_ALL_POSITIVES,
+        setting=replace(setting, truth=line),
+        ranked=(
+            replace(images, places=i2t, own=own[0], bounds=ends[0]),
+            replace(texts, places=t2i, own=own[1], bounds=ends[1]),
+        ),
+        further=() if truth.name == "own" else (*OF_ALL_POSITIVES, *(BOUNDS if bounded else ())),
     )
 
 

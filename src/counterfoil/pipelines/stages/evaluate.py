@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, final
 
+import torch
 from torch import Tensor
 
 from counterfoil import __version__
@@ -27,6 +28,7 @@ from counterfoil.evaluation.cascade import (
 )
 from counterfoil.evaluation.galleries import RankedLists
 from counterfoil.evaluation.metrics import (
+    BOUNDS,
     DIRECTION_METRICS,
     OF_ALL_POSITIVES,
     Direction,
@@ -240,6 +242,7 @@ class RetrievalEvaluation:
         seed: int | None = None,
         by: Shortlister | None = None,
         truth: Truth | None = None,
+        bounded: bool = False,
     ) -> RetrievalEvaluation:
         """Rank a split, or the shortlists of other models, by the mean score of the members."""
         if by:
@@ -260,6 +263,7 @@ class RetrievalEvaluation:
             seed=seed,
             also=(texts, images) if single_fold else (),
             truth=truth,
+            bounded=bounded,
         )
         warn_of_ties(report)
         if not single_fold:  # ranks are within folds, the lists are not
@@ -382,6 +386,8 @@ def _ranks(report: EvaluationReport, prefix: str = "") -> dict[str, Tensor]:
             parts = (each.name for each in fields(places))
             tensors |= {f"{name}_places_{part}": getattr(places, part) for part in parts}
             tensors[f"{name}_own"] = ranked.own
+        if ranked.bounds:
+            tensors[f"{name}_bounds"] = torch.stack([ranked.bounds[each.name] for each in BOUNDS])
     return tensors
 
 
@@ -394,7 +400,9 @@ def _read_ranks(side: Direction, tensors: Mapping[str, Tensor], prefix: str = ""
     from counterfoil.scoring.true_places import TruePlaces  # for those who asked
 
     places = TruePlaces(*(tensors[f"{name}_places_{each.name}"] for each in fields(TruePlaces)))
-    return replace(ranked, places=places, own=tensors[f"{name}_own"])
+    ends = zip(BOUNDS, tensors.get(f"{name}_bounds", ()), strict=False)
+    known = {metric.name: end for metric, end in ends}
+    return replace(ranked, places=places, own=tensors[f"{name}_own"], bounds=known)
 
 
 def _shortlists(
@@ -438,7 +446,7 @@ def _report(
         t2i,
         tuple((fold[0], fold[1]) for fold in folds),
         ranked,
-        OF_ALL_POSITIVES if ranked[0].places else (),
+        (*(OF_ALL_POSITIVES if ranked[0].places else ()), *(BOUNDS if ranked[0].bounds else ())),
     )
 
 
@@ -446,7 +454,7 @@ def _with_every_metric(
     plain: Mapping[str, Any], ranked: RankedQueries, fold: int | None = None
 ) -> Mapping[str, Any]:
     """The numbers of a direction with those of metrics that came later, from the stored ranks."""
-    from_places = {metric.key for metric in OF_ALL_POSITIVES}
+    from_places = {metric.key for metric in (*OF_ALL_POSITIVES, *BOUNDS)}
     plain = {key: number for key, number in plain.items() if key not in from_places}
     missing = {key: metric for key, metric in DIRECTION_METRICS.items() if key not in plain}
     if not missing:
