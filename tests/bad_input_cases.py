@@ -511,7 +511,10 @@ train vsepp --tune full --written w => --tune and --written are | with --model
 mine vectors --data scenes --output b --set proposals=3 => proposals=… is | with --propose
 audit scenes --output a --split dev => --split is | with --model or --explainer
 audit scenes --output a --set alike=0.5 => alike=… is | with --negatives
-audit scenes --output a --set order=random => order=… is | with --negatives
+audit $SCENES --output a --set order=random => order=random | --negatives
+audit $SCENES --output a --set order=bounds => order=bounds | --model
+audit scenes --output a --judgements j => --set order=bounds
+evaluate vectors --data $SCENES --bounds => truth 'judged' | leave bounds out
 audit scenes --output x --negatives y --set order=hard => 'hard' | random
 negatives filter y --data $SCENES --judgements j => Missing option '--output'
 negatives filter y --data $SCENES --judgements j --output x --by marign => did you mean 'margin'

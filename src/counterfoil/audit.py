@@ -7,9 +7,10 @@ corrections file (`counterfoil.data.corrections`), which every reader of the dat
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any, Literal, TypeVar, final
 
 import torch
@@ -19,8 +20,9 @@ from torch.nn.functional import normalize
 from counterfoil.core.config import parse_literal
 from counterfoil.core.console import warn
 from counterfoil.data.checks import check_pictures, equal_captions
-from counterfoil.data.corrections import Correction, CorrectionAction
+from counterfoil.data.corrections import Correction, CorrectionAction, verdicts_by_row
 from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.evaluation.bounds import FIRST, UNJUDGED, next_pairs
 from counterfoil.evaluation.explain import (
     DOUBT_THRESHOLD,
     ExplainConfig,
@@ -30,6 +32,8 @@ from counterfoil.evaluation.explain import (
     has_doubt_head,
 )
 from counterfoil.evaluation.explanation_page import ExplainedCard
+from counterfoil.evaluation.metrics import R_CAP
+from counterfoil.evaluation.truth import Truth, judged_truth
 from counterfoil.model import Model
 from counterfoil.negatives.crops import MOST_BY_LOOKS, find_crops
 from counterfoil.negatives.diagnose import (
@@ -62,7 +66,7 @@ HARD_TEXTS, HARD_IMAGES = 20, 5  # the hardest mined negatives, which are review
 OWN_CAPTIONS = 5  # shown beside an image
 GROUP_IMAGES = 12  # shown of a group of duplicates
 
-Order = Literal["suspicion", "random"]
+Order = Literal["suspicion", "random", "bounds"]
 _T = TypeVar("_T")
 
 
@@ -76,9 +80,11 @@ class AuditConfig:
         near: cosine from which two pictures are near-duplicates, at most 1.
         alike: TF-IDF cosine from which a mined text is a likely false negative.
         top: findings of each kind on the page.
-        order: of the mined negatives to judge: "suspicion", those that may be true; "random", a
-            sample of `top` entries of each side of the lists, for
-            `counterfoil.negatives.guarantee`.
+        order: of the pairs to judge: "suspicion", mined negatives that may be true; "random", a
+            sample of `top` entries of each side of the mined lists, for
+            `counterfoil.negatives.guarantee`; "bounds", the unjudged pairs of the first hundred of
+            each query of the models that narrow the bounds of mAP@R most, see
+            `counterfoil.evaluation.bounds`.
     """
 
     split: str = "all"
@@ -142,6 +148,25 @@ class Finding:
 
 @final
 @dataclass(frozen=True, slots=True)
+class ReviewedBounds:
+    """Bounds of mAP@R, mean of both directions, and what the page needs to narrow them.
+
+    Attributes:
+        low: lowest, in percent.
+        high: highest, in percent.
+        queries: of each query with a pair on the page: verdicts on its first counterparts ("1",
+            "0" or "?" each), number of known true ones, and its share of the mean, in percent.
+        items: number of a query and place of a pair there, by key of the item.
+    """
+
+    low: float
+    high: float
+    queries: tuple[tuple[str, int, float], ...]
+    items: dict[str, list[tuple[int, int]]]
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class AuditSection:
     """Findings of one kind."""
 
@@ -151,6 +176,7 @@ class AuditSection:
     found: int  # number of findings
     shown: int  # number of them on the page
     finds: tuple[Finding, ...]  # those on the page, the oddest first
+    bounds: ReviewedBounds | None = None  # that verdicts on these narrow
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, without pictures."""
@@ -159,7 +185,8 @@ class AuditSection:
             about = {"image": find.image.text, "own": list(find.own)} if find.image else {}
             finds.append({**about, "items": [item.to_dict() for item in find.items]})
         counts = {"found": self.found, "shown": self.shown}
-        return {"title": self.title, "note": self.note, **counts, "finds": finds}
+        ends = {"low": self.bounds.low, "high": self.bounds.high} if self.bounds else {}
+        return {"title": self.title, "note": self.note, **counts, **ends, "finds": finds}
 
 
 @final
@@ -193,7 +220,12 @@ class AuditPage:
 
 def render_audit(page: AuditPage) -> str:
     """The page as HTML; everything from data or users is escaped."""
-    values = {"key": page.key, "earlier": [correction.to_dict() for correction in page.earlier]}
+    bounded = [asdict(each.bounds) for each in page.sections if each.bounds]
+    values = {
+        "key": page.key,
+        "earlier": [correction.to_dict() for correction in page.earlier],
+        "bounds": bounded[0] | {"cap": R_CAP} if bounded else None,
+    }
     data = json.dumps(values, ensure_ascii=False).replace("<", "\\u003c")  # cannot end the script
     return template("audit.html.j2").render(page=page, data=data, words=ACTION_LABELS)
 
@@ -205,6 +237,7 @@ def audit_dataset(
     models: Sequence[Model] = (),
     explainer: Model | None = None,
     negatives: NegativeStore | None = None,
+    verdicts: Iterable[tuple[str, str, bool]] = (),
 ) -> tuple[AuditSection, ...]:
     """Find odd images, captions and mined negatives of a data set.
 
@@ -214,13 +247,21 @@ def audit_dataset(
         models: their mean score ranks captions and judges negatives.
         explainer: marks wrong words; ranks captions itself where there are no models.
         negatives: mined lists of a split to review.
+        verdicts: image, caption and whether it is true of pairs that were judged before, for the
+            order "bounds".
 
     Raises:
         ValueError: the split is unknown, the explainer cannot rank captions and there are no
-            models, or lists, models and data do not match.
+            models, the order lacks models or lists, or lists, models and data do not match.
     """
     # fail before pictures are opened
     _select_split(dataset, config.split)
+    if config.order == "random" and negatives is None:
+        raise ValueError(
+            "order=random draws from mined negatives; name a folder of them with --negatives"
+        )
+    if config.order == "bounds" and not models:
+        raise ValueError("order=bounds ranks pairs by models; name one with --model")
     if explainer is not None and not models and not has_doubt_head(explainer.model):
         raise ValueError(
             f"{describe_missing_heads(explainer)}, so it ranks no captions alone; name a model "
@@ -238,11 +279,14 @@ def audit_dataset(
             sections.append(_mismatches(display, models, members, explainer))
         elif explainer is not None:
             sections.append(_doubted(display, explainer))
+        if config.order == "bounds":
+            known = verdicts_by_row(verdicts, judged)
+            sections.append(_next_pairs(display, models, members, judged_truth(judged, known)))
     if negatives is not None:
         mined = _Display(_select_split(dataset, negatives.manifest.split), config.top)
         if config.order == "random":
             sections.append(_random_sample(mined, negatives))
-        else:
+        elif config.order == "suspicion":
             sections.append(_false_negatives(mined, negatives, models, config.alike))
     return tuple(section for section in sections if section is not None)
 
@@ -689,7 +733,7 @@ def _false_negatives(
     dataset = display.dataset
     members = [model.embed(dataset) for model in models]
     suspected = likely_positives(store.lists, dataset, members, alike=alike)
-    findings = _by_image(display, suspected[: display.top])
+    findings = _by_image(display, [_pair_item(dataset, pair) for pair in suspected[: display.top]])
     names = " + ".join(model.name for model in models)
     by_score = f"score at least their positive by {names}, or " if models else ""
     note = (
@@ -711,7 +755,8 @@ def _random_sample(display: _Display, store: NegativeStore) -> AuditSection:
         drawn = pairs_at(side, rows, sampled_places(rows, display.top))
         for image, text in zip(drawn.image.tolist(), drawn.text.tolist(), strict=True):
             pairs[image, text] = LikelyPositive(image, text, (), None)
-    findings = _by_image(display, list(pairs.values()))
+    items = [_pair_item(display.dataset, pair) for pair in pairs.values()]
+    findings = _by_image(display, items)
     note = (
         f"{display.top:,} entries of the lists of images and as many of those of texts, drawn at "
         "random. Does the caption describe this picture too? Judge all of them: then counterfoil "
@@ -723,14 +768,60 @@ def _random_sample(display: _Display, store: NegativeStore) -> AuditSection:
     return AuditSection("sample", title, note, len(pairs), len(pairs), findings)
 
 
-def _by_image(display: _Display, pairs: Sequence[LikelyPositive]) -> tuple[Finding, ...]:
+def _next_pairs(
+    display: _Display, models: Sequence[Model], members: Sequence[EmbeddedDataset], truth: Truth
+) -> AuditSection:
+    """Unjudged pairs, those first whose verdict narrows the bounds of mAP@R most."""
+    dataset, found = display.dataset, next_pairs(members, truth, display.dataset.text_to_image)
+    low, high = (100 * end for end in found.ends())
+    rows = zip(found.pairs.image.tolist(), found.pairs.text.tolist(), found.gain.tolist())
+    items, places = list[ReviewItem](), dict[str, list[tuple[int, int]]]()
+    queries: dict[tuple[int, int], int] = {}  # number by side and row
+    for image, text, gain in islice(rows, display.top):
+        said = (f"a verdict narrows mAP@R by {100 * gain:.2g} points",)
+        item = replace(_pair_item(dataset, LikelyPositive(image, text, said, None)), measure=gain)
+        items.append(item)
+        for side, (query, answer) in enumerate(((image, text), (text, image))):
+            at = (found.places[side].answers[query] == answer).nonzero().flatten().tolist()
+            if at and int(found.places[side].verdicts[query, at[0]]) == UNJUDGED:
+                number = queries.setdefault((side, query), len(queries))
+                places.setdefault(item.key, []).append((number, at[0]))
+    asked = [max(1, int((each.true > 0).sum())) for each in found.places]
+    written = tuple(
+        (
+            "".join("?" if one == UNJUDGED else str(one) for one in verdicts),
+            int(found.places[side].true[query]),
+            50 / asked[side],
+        )
+        for side, query in queries
+        for verdicts in (found.places[side].verdicts[query].tolist(),)
+    )
+    note = (
+        f"By {' + '.join(model.name for model in models)}: mAP@R, mean of both directions, is "
+        f"between {low:.1f} and {high:.1f} %, whatever the unjudged pairs among the first {FIRST} "
+        "of each image and caption are. Verdicts on the first of these narrow that most. "
+        "Does the caption describe this picture too? Audit again after some, as each moves others."
+    )
+    return AuditSection(
+        "next",
+        "Pairs to judge next",
+        note,
+        len(found.gain),
+        len(items),
+        _by_image(display, items),
+        ReviewedBounds(low, high, written, places),
+    )
+
+
+def _by_image(display: _Display, items: Sequence[ReviewItem]) -> tuple[Finding, ...]:
     """Findings of pairs, one for each image, in the order of their first pairs."""
-    by_image: dict[int, list[ReviewItem]] = {}
-    for pair in pairs:
-        by_image.setdefault(pair.image, []).append(_pair_item(display.dataset, pair))
+    by_image: dict[str, list[ReviewItem]] = {}
+    for item in items:
+        by_image.setdefault(item.image, []).append(item)
+    rows = {name: row for row, name in enumerate(display.dataset.image_ids)}
     return tuple(
-        Finding(tuple(items), display.image(image), display.captions(image))
-        for image, items in by_image.items()
+        Finding(tuple(items), display.image(rows[name]), display.captions(rows[name]))
+        for name, items in by_image.items()
     )
 
 

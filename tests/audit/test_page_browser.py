@@ -6,14 +6,23 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from browser_cases import elsewhere
 from corpus_cases import write_picture
-from counterfoil.audit import AuditPage, AuditSection, Finding, ReviewItem, render_audit
+from counterfoil.audit import (
+    AuditPage,
+    AuditSection,
+    Finding,
+    ReviewedBounds,
+    ReviewItem,
+    render_audit,
+)
 from counterfoil.core.io import write_text
 from counterfoil.data.corrections import CORRECTIONS_FILE, Correction
 from counterfoil.data.readers import load_dataset
+from counterfoil.evaluation.bounds import bounds
 from counterfoil.report.page import PageItem, Provenance, TextPart, thumbnail
 
 pytestmark = [
@@ -149,3 +158,45 @@ def test_the_page_fits_and_asks_for_nothing(browser, page, width, scheme):
     assert elsewhere(asked, "file:") == []
     assert shown.locator("img:not([alt])").count() == 0
     shown.close()
+
+
+def test_verdicts_narrow_the_bounds_as_an_evaluation_does(browser, tmp_path):
+    """Each verdict changes the two queries that the pair is an answer of."""
+    pairs = [
+        ReviewItem(f"{n}.png", "9.png#0", "a bat", ("keep", "true"), PageItem("a bat"))
+        for n in range(2)
+    ]
+    queries = (("1??0", 1, 20.0), ("?1", 3, 10.0), ("0?1", 2, 50.0))
+    items = {pairs[0].key: [(0, 1), (1, 0)], pairs[1].key: [(0, 2), (2, 1)]}
+
+    def ends(verdicts: tuple[str, str] | None) -> list[float]:
+        told = [[list(line), known] for line, known, _ in queries]
+        for pair, verdict in zip(pairs, verdicts or (), strict=bool(verdicts)):
+            for query, place in items[pair.key]:
+                told[query][0][place] = "1" if verdict == "true" else "0"
+                told[query][1] += verdict == "true"
+        total = [0.0, 0.0]
+        for (line, known), (_, _, share) in zip(told, queries, strict=True):
+            values = torch.tensor([[-1 if one == "?" else int(one) for one in line]])
+            each = bounds(values.to(torch.int8), torch.tensor([known])).map_at_r[:, 0]
+            total = [end + share * float(own) for end, own in zip(total, each, strict=True)]
+        return total
+
+    low, high = ends(None)
+    section = AuditSection(
+        "next", "Next", "Note.", 2, 2, (Finding(tuple(pairs)),),
+        ReviewedBounds(low, high, queries, items),
+    )  # fmt: skip
+    made = AuditPage("Audit", "data", (), (), (section,), (), "n", Provenance("audit"))
+    write_text(tmp_path / "next.html", render_audit(made))
+    sheet = browser.new_page()
+    sheet.goto((tmp_path / "next.html").as_uri())
+    said = sheet.locator("#ends")
+    assert said.inner_text() == f"mAP@R {low:.2f} to {high:.2f} %"
+    for verdicts in (("true", "keep"), ("keep", "true")):
+        for number, verdict in enumerate(verdicts):
+            sheet.locator(".item").nth(number).locator(f'[data-do="{verdict}"]').click()
+        now = ends(verdicts)
+        assert said.inner_text() == f"mAP@R {now[0]:.2f} to {now[1]:.2f} %"
+        assert now[1] - now[0] < high - low
+    sheet.close()

@@ -158,14 +158,6 @@ def test_a_sample_is_of_listed_entries_each_once_and_longer_ones_begin_with_shor
     assert sampled_places(rows, 99)[:4].tolist() == sampled_places(rows, 4).tolist()
 
 
-def test_one_pair_of_each_query_counts_where_it_is_asked():
-    dataset, _, store = stored()
-    verdicts = {(i, t): False for i in range(12) for t in range(60)}
-    config = GuaranteeConfig(at_most_true=0.3, one_per_query=True)
-    _, sides = filter_with_guarantee(store, dataset, verdicts, config)
-    assert [each.judged for each in sides] == [12, 60]
-
-
 def test_what_cannot_be_promised_is_refused():
     dataset, _, store = stored()
     few = {(0, int(store.lists.texts[0, 0])): False}

@@ -42,6 +42,7 @@ app = typer.Typer(rich_markup_mode="markdown")
     "counterfoil audit my-photos/ --model runs/mine --negatives lists/ --output audit/",
     "counterfoil audit my-photos/ --negatives lists/ --set order=random --set top=200 "
     "--output sample/",
+    "counterfoil audit my-photos/ --model runs/mine --split test --set order=bounds --output next/",
 )
 def audit(
     context: typer.Context,
@@ -57,6 +58,10 @@ def audit(
     negatives: Annotated[
         Path | None, typer.Option(help="Mined negatives, to find true pairs among them.")
     ] = None,
+    judgements: Annotated[
+        Path | None,
+        typer.Option(help="With order=bounds: pairs judged before, besides the corrections."),
+    ] = None,
     split: Annotated[
         str, typer.Option(help="Split whose captions models judge, or `all`.")
     ] = "all",
@@ -67,13 +72,16 @@ def audit(
     from counterfoil.core import distributed
     from counterfoil.core.console import warn
     from counterfoil.core.io import ensure_absent, ensure_writable_folder, write_json, write_text
+    from counterfoil.data.corrections import pair_verdicts, read_verdicts
     from counterfoil.model import load_model
     from counterfoil.report.page import TableBlock, current_provenance
 
     if not model and not explainer:
         refuse(context, ("split",), "with --model or --explainer")
-    unread = {} if negatives else dict.fromkeys(("alike", "order"), "with --negatives")
+    unread = {} if negatives else {"alike": "with --negatives"}
     config = with_settings(AuditConfig(split), settings, SETTINGS, **unread)
+    if judgements is not None and config.order != "bounds":
+        raise ValueError("--judgements are read with --set order=bounds alone; leave them out")
     ensure_writable_folder(folder / PAGE_FILE)
     for name in (PAGE_FILE, JSON_FILE):
         ensure_absent(folder / name, "a new folder with --output")
@@ -91,12 +99,18 @@ def audit(
     )
     for sentence in known:
         warn(sentence)
+    verdicts = list(pair_verdicts(earlier))
+    if judgements is not None:
+        found, _ = read_verdicts(judgements, dataset)
+        ids = dataset.image_ids, dataset.text_ids
+        verdicts += [(ids[0][image], ids[1][text], true) for (image, text), true in found.items()]
     sections = audit_dataset(
         dataset,
         config,
         models=models,
         explainer=load_model(explainer) if explainer else None,
         negatives=open_negatives(negatives, source)[0] if negatives else None,
+        verdicts=verdicts,
     )
     if distributed.rank():
         return

@@ -25,7 +25,7 @@ from counterfoil.cli.options import (
 from counterfoil.core.console import output
 
 SETTINGS = "samples", "alike"  # of `diagnose_lists`
-GUARANTEE = "sample", "one_per_query", "encoder"  # of a `GuaranteeConfig`
+GUARANTEE = "sample", "encoder"  # of a `GuaranteeConfig`
 
 diagnose_app = typer.Typer(rich_markup_mode="markdown")
 app = typer.Typer(
@@ -88,7 +88,7 @@ def filter_lists(
     )
     output(
         f"{dataset.name} {dataset.split_name}: {config.promise} confidence, by {', '.join(files)} "
-        f"({drawn}{', one of each query' if config.one_per_query else ''})"
+        f"({drawn})"
     )
     for each in sides:
         output(str(each))

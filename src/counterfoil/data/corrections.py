@@ -355,13 +355,7 @@ def read_verdicts(
     files = [path] if path.is_file() else [path / n for n in VERDICTS if (path / n).exists()]
     if not files:
         raise ValueError(f"{path} holds none of {', '.join(VERDICTS)}")
-    images = {name: row for row, name in enumerate(dataset.image_ids)}
-    captions, verdicts = caption_rows(dataset), dict[tuple[int, int], bool]()
-    for file in files:
-        for image, text, is_true in _verdicts_of(file):
-            pair = images.get(image, -1), captions.get(text, -1)
-            if min(pair) >= 0:
-                verdicts[pair] = is_true or verdicts.get(pair, False)
+    verdicts = verdicts_by_row((each for file in files for each in _verdicts_of(file)), dataset)
     if not verdicts:
         raise ValueError(
             f"{path} judges no pair of {dataset.name} {dataset.split_name}; give the judgements of "
@@ -370,12 +364,30 @@ def read_verdicts(
     return verdicts, tuple(file.name for file in files)
 
 
+def verdicts_by_row(
+    verdicts: Iterable[tuple[str, str, bool]], dataset: ImageTextDataset
+) -> dict[tuple[int, int], bool]:
+    """Verdicts on image and caption names by rows; true where one of several says so."""
+    images = {name: row for row, name in enumerate(dataset.image_ids)}
+    captions, found = caption_rows(dataset), dict[tuple[int, int], bool]()
+    for image, text, is_true in verdicts:
+        pair = images.get(image, -1), captions.get(text, -1)
+        if min(pair) >= 0:
+            found[pair] = is_true or found.get(pair, False)
+    return found
+
+
+def pair_verdicts(corrections: Iterable[Correction]) -> Iterator[tuple[str, str, bool]]:
+    """Image, caption and verdict of each pair that was found true, or false after all."""
+    for each in corrections:
+        if each.image and each.caption and each.do in ("true", "keep"):
+            yield each.image, each.caption, each.do == "true"
+
+
 def _verdicts_of(path: Path) -> Iterator[tuple[str, str, bool]]:
     """Image, caption and whether it is true of each pair that a file judges."""
     if path.suffix == ".jsonl":
-        for each in read_corrections(path):
-            if each.image and each.caption and each.do in ("true", "keep"):
-                yield each.image, each.caption, each.do == "true"
+        yield from pair_verdicts(read_corrections(path))
     elif "expert" in path.name.lower():
         for image, text, rating in read_expert_ratings(path):
             yield image, text, rating >= 3

@@ -10,6 +10,7 @@ true counterpart up never lowers a measure while R is the same. So all numbers a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -18,15 +19,17 @@ from torch import Tensor
 
 from counterfoil.core.types import Pairs
 from counterfoil.evaluation.metrics import BOUNDS, R_CAP
-from counterfoil.scoring.encode import Side
+from counterfoil.scoring.encode import EmbeddedDataset, Side
 from counterfoil.scoring.reducers import TopK
+from counterfoil.scoring.stream import stream_scores
 
 if TYPE_CHECKING:
     from counterfoil.evaluation.truth import Truth
 
 FIRST = 100  # places whose unjudged pairs may be true
+SHARE = 0.05  # chance that an unjudged pair is true, by which the next ones are chosen
 TRUE, FALSE, UNJUDGED = 1, 0, -1
-_AT_ONCE = 2**14  # queries computed together
+_AT_ONCE = 1024  # queries computed together, which stay in the cache
 
 
 @final
@@ -64,6 +67,11 @@ class FirstPlaces:
         verdicts[rows < 0] = FALSE
         owners = true.image if side == "image" else true.text
         return cls(verdicts, rows, torch.bincount(owners, minlength=len(rows)))
+
+    def only(self, queries: Tensor) -> FirstPlaces:
+        """The same with nothing known or open of all but (Q,) bool queries: they have no bounds."""
+        verdicts = self.verdicts.masked_fill(~queries.unsqueeze(1), FALSE)
+        return FirstPlaces(verdicts, self.answers, self.true * queries)
 
 
 @final
@@ -116,13 +124,16 @@ def bounds(verdicts: Tensor, true: Tensor, cap: int = R_CAP) -> Bounds:
     seen, open_ = (verdicts == TRUE)[:, :cap], unjudged[:, :cap]
     places = torch.arange(seen.shape[1])
     found = torch.full((2, 2, len(verdicts)), torch.nan, dtype=torch.float64)  # measure, end
-    for more in range(int(count.max()) + 1 if len(count) else 0):
+    # where R is at its cap, one more true one never lowers a measure: the fewest and all are tried
+    enough = (cap - true).clamp(min=0).minimum(count)
+    tried = [torch.full_like(count, more) for more in range(int(enough.max()) + 1)]
+    for more in (*tried, count) if len(count) else ():
         size = (true + more).clamp(max=cap)
-        possible = (count >= more) & (size > 0)
+        possible = ((more <= enough) | (more == count)) & (size > 0)
         inside = places < size.unsqueeze(1)
         for end, added in (
             (0, numbers > (count - more).unsqueeze(1)),
-            (1, numbers <= more),
+            (1, numbers <= more.unsqueeze(1)),
         ):
             hits = (seen | (open_ & added)) & inside
             precision = hits.cumsum(1).double() / (places + 1)
@@ -134,7 +145,69 @@ def bounds(verdicts: Tensor, true: Tensor, cap: int = R_CAP) -> Bounds:
     return Bounds(found[0], found[1])
 
 
-def narrowing(places: FirstPlaces, share: float = 0.5, cap: int = R_CAP) -> Tensor:
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class NextPairs:
+    """Unjudged pairs in the order in which to judge them.
+
+    Attributes:
+        pairs: (P,) rows, those first whose verdict narrows the bounds most.
+        gain: (P,) double, by how much a verdict narrows the bounds of mAP@R, of the mean over the
+            queries of a direction and over both directions.
+        places: of the images and of the texts as queries, what is known.
+    """
+
+    pairs: Pairs
+    gain: Tensor
+    places: tuple[FirstPlaces, FirstPlaces]
+
+    def ends(self) -> tuple[float, float]:
+        """Lowest and highest mAP@R, mean of both directions, from 0 to 1."""
+        each = [bounds(some.verdicts, some.true).map_at_r.nanmean(1) for some in self.places]
+        low, high = torch.stack(each).mean(0).tolist()
+        return low, high
+
+
+def next_pairs(
+    members: Sequence[EmbeddedDataset], truth: Truth, text_to_image: Tensor
+) -> NextPairs:
+    """Order the unjudged pairs of all queries by how much a verdict narrows the bounds of mAP@R.
+
+    A verdict is expected to be true with the chance `SHARE`. A pair counts in both directions, as
+    an answer of its image and of its text.
+
+    Args:
+        members: models with their encodings; the mean score of several counts.
+        truth: what people judged.
+        text_to_image: (T,) image of each text, -1 for none; only images with a caption and texts
+            with an image are queries.
+    """
+    images, texts = len(members[0].images), len(text_to_image)
+    tops = (
+        TopK("image", images, min(FIRST, texts)),
+        TopK("text", texts, min(FIRST, images)),
+    )
+    stream_scores(members, [*tops])
+    described = torch.bincount(text_to_image[text_to_image >= 0], minlength=images) > 0
+    places = (
+        first_places(tops[0], truth, texts).only(described),
+        first_places(tops[1], truth, texts).only(text_to_image >= 0),
+    )
+    gain: dict[int, float] = {}
+    for side, some in zip(tops, places, strict=True):
+        asked = max(1, int((some.true > 0).sum()))
+        query, place = (some.verdicts == UNJUDGED).nonzero(as_tuple=True)
+        answer = some.answers[query, place]
+        keys = query * texts + answer if side.query == "image" else answer * texts + query
+        values = narrowing(some)[query, place] / (2 * asked)
+        for key, value in zip(keys.tolist(), values.tolist(), strict=True):
+            gain[key] = gain.get(key, 0.0) + value
+    order = torch.tensor(sorted(gain, key=lambda key: (-gain[key], key)), dtype=torch.long)
+    gains = torch.tensor([gain[key] for key in order.tolist()], dtype=torch.float64)
+    return NextPairs(Pairs(order // texts, order % texts), gains, places)
+
+
+def narrowing(places: FirstPlaces, share: float = SHARE, cap: int = R_CAP) -> Tensor:
     """By how much a verdict narrows the bounds of mAP@R of its query: (Q, L) double, 0 to 1.
 
     Args:

@@ -143,6 +143,19 @@ def _judged(dataset: ImageTextDataset, path: Path | None) -> Truth:
             "'complete'"
         )
     verdicts, files = read_verdicts(path, dataset)
+    return judged_truth(dataset, verdicts, files)
+
+
+def judged_truth(
+    dataset: ImageTextDataset, verdicts: Mapping[tuple[int, int], bool], files: Sequence[str] = ()
+) -> Truth:
+    """Own captions, extra positives and pairs that people judged.
+
+    Args:
+        dataset: the split.
+        verdicts: by image and text row.
+        files: names of where they are from.
+    """
     owners = dataset.text_to_image.tolist()
     others = {pair: verdict for pair, verdict in verdicts.items() if owners[pair[1]] != pair[0]}
     found = [pair for pair, verdict in others.items() if verdict]

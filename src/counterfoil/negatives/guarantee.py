@@ -57,9 +57,6 @@ class GuaranteeConfig:
         sample: number of pairs of each side that were drawn by `sampled_places`, of which all
             count, one without a verdict as true; None for all judged pairs of the lists, which then
             have to be a random sample of them.
-        one_per_query: of the judged pairs of a query one counts, drawn at random: for judgements
-            that were made query by query, of a random sample of queries. The share is then of a
-            pair that is drawn from the list of a random query.
 
     Raises:
         ValueError: a share or a confidence that is not between 0 and 1, an unknown measure, or no
@@ -71,7 +68,6 @@ class GuaranteeConfig:
     by: Measure = "margin"
     encoder: str | None = None
     sample: int | None = None
-    one_per_query: bool = False
 
     def __post_init__(self) -> None:
         for name in ("at_most_true", "confidence"):
@@ -165,9 +161,9 @@ def calibrate(
 ) -> tuple[float, float] | None:
     """Choose the loosest threshold of a fixed sequence that keeps few true pairs.
 
-    The sequence begins where half of the judged pairs are kept, and a second one where just enough
-    are; each of the two is then tested at half the error (Bonferroni). Which thresholds are tried
-    depends on the measures alone, never on verdicts.
+    The sequence begins where half of the judged pairs are kept. Of many judged pairs a second one
+    begins where just enough are, and each is tested at half the error (Bonferroni). Which
+    thresholds are tried depends on the measures alone, never on verdicts.
 
     Args:
         measure: (n,) of the judged pairs; those up to a threshold are kept.
@@ -179,23 +175,26 @@ def calibrate(
     Returns:
         The threshold and the bound on the share of true pairs; None where no threshold holds.
     """
+    from scipy.stats import binom
+
     judged = np.searchsorted(np.sort(measure), grid, side="right")
     found = np.searchsorted(np.sort(measure[true]), grid, side="right")
-    plan = GuaranteeConfig(at_most_true=at_most_true, confidence=confidence)
-    half = len(measure) // 2
-    sure = 1 - (1 - confidence) / 2
-    both = replace(plan, confidence=sure)
-    starts = [both.needed(), half] if half > 2 * both.needed() else [max(plan.needed(), half)]
-    confidence = sure if len(starts) == 2 else confidence
-    best: tuple[float, float] | None = None
+    plan, half = (
+        GuaranteeConfig(at_most_true=at_most_true, confidence=confidence),
+        len(measure) // 2,
+    )
+    starts, enough = [max(plan.needed(), half)], replace(plan, confidence=(1 + confidence) / 2)
+    if half > 2 * enough.needed():
+        starts.append(enough.needed())
+    error, best = (1 - confidence) / len(starts), -1
     for start in starts:
-        for place in (judged >= start).nonzero()[0]:
-            bound = upper_bound(int(found[place]), int(judged[place]), confidence)
-            if bound > at_most_true:
-                break
-            if best is None or grid[place] >= best[0]:
-                best = float(grid[place]), bound
-    return best
+        places = (judged >= start).nonzero()[0]
+        holds = binom.cdf(found[places], judged[places], at_most_true) <= error
+        passed = places[: len(holds) if holds.all() else int(holds.argmin())]
+        best = max(best, *passed.tolist(), -1)
+    if best < 0:
+        return None
+    return float(grid[best]), upper_bound(int(found[best]), int(judged[best]), 1 - error)
 
 
 def filter_with_guarantee(
@@ -329,11 +328,6 @@ def _judged(
     unjudged = int((~there).sum()) if config.sample is not None else 0
     if config.sample is None:
         places, true = places[there], true[there]
-    if config.one_per_query:
-        query = places // rows.shape[1]
-        order = torch.randperm(len(query), generator=torch.Generator().manual_seed(0))
-        _, first = np.unique(query[order].numpy(), return_index=True)
-        places, true = places[order[first]], true[order[first]]
     return places, true, unjudged
 
 
