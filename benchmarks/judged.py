@@ -10,7 +10,7 @@ pairs are judged. Beds are those of `benchmarks.truths`.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -54,6 +54,7 @@ SAMPLES = (200, 800)
 ORDERS = ("bounds", "place", "score", "random")
 QUEUE_SEEDS = range(1, 4)  # of the model; seed 0 and dev chose the chance that a pair is true
 IMAGES = 80  # with all their captions
+_MEANS = ("found", "broken", "judged", "base")
 STEP = 0.05  # of the pairs that may be judged, judged together
 GRID = np.arange(1, 101) / 100
 
@@ -333,6 +334,43 @@ def on_queue(world: World) -> Iterator[dict[str, Any]]:
         for order in ORDERS:
             queue = Queue(scores.clone(), owners, true)
             yield {"order": order, "seed": seed} | verdicts_to_halve(queue, order, seed)
+
+
+def guarantee_table(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Outcomes as Markdown, means over seeds."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for line in lines:
+        keys = ("data", "drawn", "side", "by", "promise")
+        groups.setdefault(tuple(line[key] for key in keys), []).append(line)
+    rows = [
+        "| data | judged | lists | true of them | by | at most | threshold found | promise broken "
+        "| kept | true of the kept |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (data, drawn, side, by, promise), some in groups.items():
+        mean = {key: sum(one[key] for one in some) / len(some) for key in _MEANS}
+        cells = [f"{100 * mean[key]:.1f} %" for key in ("found", "broken")]
+        with_one = [one for one in some if one["found"]]
+        for key in ("kept", "true"):  # means over draws with a threshold
+            weight = sum(one["found"] for one in with_one)
+            total = sum(one[key] * one["found"] for one in with_one)
+            cells.append(f"{100 * total / weight:.1f} %" if weight else "")
+        rows.append(
+            f"| {data} | {drawn} ({mean['judged']:,.0f}) | {NOUNS[side]} "
+            f"| {100 * mean['base']:.1f} % | {by} | {100 * promise:g} % | {' | '.join(cells)} |"
+        )
+    return "\n".join(rows)
+
+
+def queue_table(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Verdicts that halve the bounds, by order, as Markdown."""
+    rows = ["| order | verdicts, by seed | mean | of all pairs |", "|---|---|---|---|"]
+    for order in ORDERS:
+        some = [line for line in lines if line["order"] == order]
+        mean = sum(line["verdicts"] for line in some) / len(some)
+        every = ", ".join(f"{line['verdicts']:,.0f}" for line in some)
+        rows.append(f"| {order} | {every} | {mean:,.0f} | {100 * mean / some[0]['pairs']:.0f} % |")
+    return "\n".join(rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
