@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,8 +98,10 @@ def test_what_is_refused(hub: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     for more in ((), ("--teacher", hub / "blip", "--negatives", tmp_path)):
         assert run(*command, *more, "--output", tmp_path / "run") == 2
         assert "learns from a re-ranker: name it with" in " ".join(capsys.readouterr().err.split())
-    assert run("papers", "graph", "--data", SCENES, "--output", tmp_path / "graph") == 0
-    more = ("--negatives", tmp_path / "graph", "--output", tmp_path / "run")
+    assert run("mine", hub / "clip", "--data", SCENES, "--output", tmp_path / "lists") == 0
+    store = opened(tmp_path / "lists")
+    replace(store, lists=replace(store.lists, true_scores=None)).save(tmp_path / "lists-only")
+    more = ("--negatives", tmp_path / "lists-only", "--output", tmp_path / "run")
     assert run(*command, *more) == 2
     error = " ".join(capsys.readouterr().err.split())
     assert "learns from a re-ranker's scores" in error

@@ -280,7 +280,7 @@ def test_towers_save_without_what_they_come_from(tmp_path, towers, monkeypatch):
 def test_frozen_towers_look_at_a_picture_once(tmp_path, towers):
     model = load_model(towers)
     still = load_pretrained(towers).trained(frozen=True, lora=0)
-    still = still.fill({"pretrained": True, "config": None})
+    still = still.fill({"pretrained": True, "text config": None})
     matcher = still.build()
     matcher.load_state_dict(model.model.state_dict())
     calls = []

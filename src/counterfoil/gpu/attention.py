@@ -145,6 +145,7 @@ class Tile:
 
     @staticmethod
     def of(x: Tensor, y: Tensor, cells: int) -> Tile:
+        """Return the tile of about `cells` cells for `x` of (M, L, D) and `y` of (N, T, D)."""
         length, context_length = padded_to(x.shape[1]), padded_to(y.shape[1])
         columns = max(COLUMNS, context_length)
         if x.dtype == torch.float32:

@@ -44,7 +44,7 @@ class TwoTowers(Pretrained):
         if lora:
             raise ValueError(f"{self.name} cannot have adapters; tune it full, or frozen")
         return self._config(
-            pretrained=from_data("pretrained"), config=from_data("config"), trained=not frozen
+            pretrained=from_data("pretrained"), config=from_data("text config"), trained=not frozen
         )
 
     @property
