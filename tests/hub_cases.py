@@ -65,9 +65,9 @@ def siglip2(folder: Path) -> str:
     return _saved(transformers.Siglip2Model(config), folder)
 
 
-def bert(folder: Path) -> str:
+def bert(folder: Path, **sizes: int) -> str:
     torch.manual_seed(0)
-    config = transformers.BertConfig(**TEXT, max_position_embeddings=12)
+    config = transformers.BertConfig(**{**TEXT, "max_position_embeddings": 12, **sizes})
     return _saved(transformers.BertModel(config), folder)
 
 

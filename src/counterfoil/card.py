@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from counterfoil.core.config import Config
 from counterfoil.core.io import (
     atomic_folder,
     ensure_absent,
@@ -21,17 +19,16 @@ from counterfoil.core.io import (
 from counterfoil.core.optional import first_line
 from counterfoil.data.processor import FeatureProcessor, Processor
 from counterfoil.loading import HUB_NAME
-from counterfoil.models.layers.pretrained import read_config_json
 from counterfoil.report.page import template
 from counterfoil.saved import (
     OpenedModel,
     SavedModelCard,
+    public_name,
     read_card,
     reopening_call,
     save_model,
 )
 
-T = TypeVar("T")
 Evaluation = Mapping[str, Any]  # as `counterfoil evaluate --json` writes it
 EVALUATIONS, README = "evaluations.json", "README.md"
 
@@ -57,10 +54,10 @@ def save_shared(
     with atomic_folder(folder) as temporary:
         save_model(
             temporary,
-            spec=spec and portable_config(spec),
+            spec=spec,
             model=model.model,
             processor=model.processor,
-            provenance=card.provenance if card else {"pretrained": _public_name(model.name)},
+            provenance=card.provenance if card else {"pretrained": public_name(model.name)},
             metrics=card.metrics if card else {},
         )
         text = model_card(read_card(temporary), model.processor, measured, name or str(folder))
@@ -98,38 +95,6 @@ def upload(
             "with `hf auth login`"
         ) from error
     return str(address)
-
-
-def portable_config(spec: Config[T]) -> Config[T]:
-    """The call with the configurations of pretrained parts in it, in place of their names.
-
-    It builds the model with fresh weights, without reading a folder or the hub.
-    """
-    arguments = {name: _portable(value) for name, value in spec.arguments.items()}
-    known = inspect.signature(spec.make).parameters
-    if "config" in known and "pretrained" in known:
-        name = str(arguments["name"])
-        config = json.loads(arguments.get("config") or read_config_json(name))
-        config.pop("_name_or_path", None)
-        written = json.dumps(config, sort_keys=True)
-        arguments |= {"pretrained": False, "config": written, "name": _public_name(name)}
-    elif "pretrained" in known:
-        arguments["pretrained"] = False
-    return Config(spec.make, arguments)
-
-
-def _portable(value: Any) -> Any:
-    match value:
-        case Config():
-            return portable_config(value)
-        case tuple():
-            return tuple(map(_portable, value))
-    return value
-
-
-def _public_name(name: str) -> str:
-    """A model's name without the folders above it, which mean nothing on another machine."""
-    return Path(name).resolve().name if Path(name).is_dir() else name
 
 
 def _own_evaluations(name: str) -> list[Evaluation]:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, Protocol, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ WEIGHTS, CARD = "model.safetensors", "model.json"
 OWN_FILES = "own_files"  # of `HasFiles`
 FORMAT = 1  # of model.json
 _KIND = "counterfoil model"
+T = TypeVar("T")
 
 
 @final
@@ -315,26 +316,86 @@ def reopening_call(model: OpenedModel) -> tuple[Config[Any] | None, str]:
                 f"a {type(value).__name__}, and a folder holds tensors; give all state as "
                 "parameters or buffers, and run a lazy layer once before"
             )
-    spec = model.spec
-    if spec is None:
+    if model.spec is None:
         return None, f"nothing says how {model.name} is built"
     try:
-        check_reopens(spec, model.name)
+        check_reopens(model.spec, model.name)
+        spec = portable_config(model.spec)
+        check_reopens(spec, model.name, without_others=True)
     except ValueError as error:
         return None, str(error)
-    if holds_pretrained(spec):
-        return spec, ""  # load_model has built it so
+    if _is_as_loaded(model):
+        return spec, ""
     with torch.random.fork_rng(devices=[]):  # a training draws what it did without this
         built = spec.build()
     fresh = built if isinstance(built, nn.Module) else built.model
     wanted, own = ({k: v.shape for k, v in s.items()} for s in (fresh.state_dict(), state))
     if other := sorted(key for key in wanted | own if wanted.get(key) != own.get(key)):
         raise ValueError(
-            f"{model.name} could not be opened again from a folder: its spec {spec!r} "
+            f"{model.name} could not be opened again from a folder: its spec {model.spec!r} "
             f"builds a model whose {other[0]} is {_shape(wanted, other[0])}, and its module's is "
             f"{_shape(own, other[0])}; give the spec that the module was built by"
         )
     return spec, ""
+
+
+def _is_as_loaded(model: OpenedModel) -> bool:
+    """True if `load_model` built the model by its call, and building it once more takes seconds."""
+    spec = model.spec
+    if spec is None or not holds_pretrained(spec):
+        return False
+    if any(hasattr(call.make, OWN_FILES) for call in _inner_calls(spec)):
+        return True
+    return model.card is not None or "pretrained" in inspect.signature(spec.make).parameters
+
+
+def portable_config(spec: Config[T]) -> Config[T]:
+    """The call with the configurations of pretrained parts in it, in place of their names.
+
+    It builds the model with fresh weights, without reading a folder or the hub.
+
+    Raises:
+        ValueError: the configuration of a part cannot be read.
+    """
+    arguments = {name: _portable(value) for name, value in spec.arguments.items()}
+    known = inspect.signature(spec.make).parameters
+    if "pretrained" in known:
+        arguments["pretrained"] = False
+    if {"pretrained", "name", "config"} <= known.keys():
+        name = str(arguments.get("name", ""))
+        written = _written_config(name, arguments.get("config"))
+        arguments |= {"name": public_name(name), "config": written}
+    return Config(spec.make, arguments)
+
+
+def _portable(value: Any) -> Any:
+    match value:
+        case Config():
+            return portable_config(value)
+        case Mapping():
+            return {name: _portable(inner) for name, inner in value.items()}
+        case tuple() | list():
+            return type(value)([_portable(inner) for inner in value])
+    return value
+
+
+def public_name(name: str) -> str:
+    """A model's name without the folders above it, which mean nothing on another machine."""
+    return Path(name).resolve().name if Path(name).is_dir() else name
+
+
+def _written_config(name: str, config: object) -> object:
+    """The configuration of a pretrained part as JSON, without the folder that it came from."""
+    from counterfoil.models.layers.pretrained import read_config_json
+
+    written = config or read_config_json(name)
+    if not isinstance(written, str):
+        return written
+    plain = parse_json(written, f"the configuration of {name}")
+    if not isinstance(plain, dict):
+        return written
+    plain.pop("_name_or_path", None)
+    return json.dumps(plain, sort_keys=True)
 
 
 def _shape(shapes: Mapping[str, torch.Size], name: str) -> str:

@@ -9,7 +9,6 @@ import torch
 
 import hub_cases
 import recipes_cases
-from counterfoil.card import portable_config
 from counterfoil.core.config import config as config_
 from counterfoil.core.config import lazy
 from counterfoil.data.processor import PixelProcessor, Processor
@@ -19,7 +18,7 @@ from counterfoil.model import identity_of, load_model
 from counterfoil.models.layers.pretrained import HFVisionTower
 from counterfoil.models.layers.towers import GRU
 from counterfoil.models.vsepp import VSEPP
-from counterfoil.saved import save_model
+from counterfoil.saved import portable_config, save_model
 from counterfoil.scoring.embedding_store import ModelSource
 from counterfoil.search.index import build_index, open_index
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
@@ -31,6 +32,7 @@ from counterfoil.losses.ndgl import MarginDistillationLoss, listwise_settings
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.model import Model, load_model
 from counterfoil.models.base import RetrievalModel
+from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.negatives.batch_mining import BatchMiningConfig
@@ -420,6 +422,38 @@ def test_what_could_not_be_opened_again_is_not_trained(name: str, tmp_path: Path
     with pytest.raises(ValueError, match="could not be opened again"):
         model.save_pretrained(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
+
+
+def with_bert(folder: Path, **other: Any) -> Model:
+    """A model whose BERT is named by its folder; `other` is in its spec alone."""
+    hub = pytest.importorskip("hub_cases")
+    processor = ProcessorConfig().fit(data().split("train"))
+    assert processor.tokenizer is not None
+    hub.bert(folder, vocab_size=processor.tokenizer.size, max_position_embeddings=64)
+    image = lazy(Regions, features=data().split("train").features.width, width=8)  # type: ignore[union-attr]
+    spec, named = (
+        config(VSEPP, image=image, text=lazy(BertTextTower, **{"name": str(folder), **sizes}))
+        for sizes in ({"width": 8}, {"width": 8, **other})
+    )
+    return Model(spec.build(), processor, "with BERT", named)
+
+
+def test_a_model_with_bert_opens_again_without_the_folder_of_bert(tmp_path: Path) -> None:
+    model = with_bert(tmp_path / "bert")
+    training = trainer(tmp_path / "run", model=model, loss=InfoNCELoss(), sources=(), epochs=1)
+    shutil.rmtree(tmp_path / "bert")  # while it trains
+    tuned = training.train()
+    again = load_model(tmp_path / "run")
+    assert same_weights(again, tuned)
+    assert "config" in repr(again.spec)
+    assert again.identity() == tuned.identity()
+
+
+def test_a_spec_of_another_bert_is_refused_before_training(tmp_path: Path) -> None:
+    model = with_bert(tmp_path / "bert", config='{"model_type": "bert", "hidden_size": 24}')
+    with pytest.raises(ValueError, match="give the spec that the module was built by"):
+        trainer(tmp_path / "run", model=model)
+    assert not (tmp_path / "run").exists()
 
 
 def mean_gap(scores: Tensor, positives: Tensor) -> Tensor:

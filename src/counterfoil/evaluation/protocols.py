@@ -15,7 +15,6 @@ from torch import Tensor
 from counterfoil.core.config import parse_choice, parse_literal
 from counterfoil.core.types import Pairs
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.evaluation.bounds import FIRST, bounds, first_places
 from counterfoil.evaluation.metrics import (
     BOUNDS,
     OF_ALL_POSITIVES,
@@ -171,6 +170,8 @@ def _by_truth(
         best.append(Ranks("text", len(owners), owners, pairs))
     first: list[TopK] = []
     if bounded:
+        from counterfoil.evaluation.bounds import FIRST, bounds, first_places
+
         first.append(TopK("image", len(dataset), min(FIRST, len(owners))))
         first.append(TopK("text", len(owners), min(FIRST, len(dataset))))
     stream_scores(members, [*reducers, *best, *first, *also])

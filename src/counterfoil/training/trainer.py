@@ -654,7 +654,7 @@ class Trainer:
                 f"{why}; so the result opens as cf.load_model({str(output)!r}, into=MODEL), with a "
                 f"model built as this one, while {factory} opens by itself"
             )
-            model = replace(model, spec=None)
+        model = replace(model, spec=spec)  # with all that the result needs to open
         self.model, self.train_set, self.dev = model, train, dev
         self.objective = objective
         self.sources = tuple(sources)

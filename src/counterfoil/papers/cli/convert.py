@@ -47,7 +47,6 @@ def convert(
     """Convert an authors' checkpoint to a model folder."""
     from dataclasses import replace
 
-    from counterfoil.card import portable_config
     from counterfoil.core.io import ensure_absent, ensure_writable_folder
     from counterfoil.data.processor import Processor
     from counterfoil.data.tokenizers import LONGEST, WordPieceTokenizer, read_vocabulary
@@ -60,7 +59,7 @@ def convert(
         with_augmentation,
         with_special_tokens,
     )
-    from counterfoil.saved import save_model
+    from counterfoil.saved import portable_config, save_model
 
     ensure_absent(folder)
     ensure_writable_folder(folder)
