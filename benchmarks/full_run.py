@@ -1,13 +1,12 @@
 """Rehearse recipes at the size of Flickr30K on random data: ``python -m benchmarks.full_run``.
 
-    data FOLDER        write features, captions and a BERT of the real shapes, all random: 9.4 GB
+    data FOLDER        write features, captions and a BERT of the real shapes, all random: 9.6 GB
     rehearse FOLDER    run every part that ``full-run.json`` lacks; killed, it goes on
     page               write the tables of ``docs/full-run.md`` from ``full-run.json``
 
 A part runs in a process of its own, on one thread, and measures processor seconds, what it held at
-most beside mapped files, and the operations of its matrix products. Hours on a GPU, at least,
-follow from these and from the products and kernels in ``gpu-h100-2026-11-27.json``; no part runs on
-a GPU.
+most beside mapped files, and the operations of its matrix products. Hours on a GPU are estimated
+from these and from the products and kernels in ``gpu-h100-2026-11-27.json``; no part runs on a GPU.
 """
 
 from __future__ import annotations
@@ -417,13 +416,6 @@ TRAININGS = {  # stage: its part
     },
     "tags-dc": {"pretrained": "tags pretrained", "tags": "tags 1", "tags-dc": "tags 2"},
 }
-# what a part that was not rehearsed is taken for, and how often: AOQ encodes three pairs for an
-# anchor; a student reads its teachers' vectors; step 2 of TAGS reads the same sequences
-STANDS_FOR = {
-    "aoq adaptive": ("aoq online", 3),
-    "ndgl student": ("ndgl teacher", 1),
-    "tags 2": ("tags 1", 1),
-}
 MODELS = {"aoq": "scan-t2i", "ndgl": "chan-bert", "tags-dc": "uniter"}
 TESTS = {"aoq": "aoq test", "tags-dc": "tags test"}
 Rows = Mapping[str, Mapping[str, Any]]
@@ -432,7 +424,7 @@ Rows = Mapping[str, Mapping[str, Any]]
 @final
 @dataclass(frozen=True)
 class Estimate:
-    """Least hours of a stage on an H100 by precision, and what they are made of."""
+    """Hours of a stage on an H100 by precision, estimated, and what they are made of."""
 
     stage: str
     steps: int
@@ -462,11 +454,6 @@ def mining_seconds() -> dict[str, float]:
     }  # fmt: skip
 
 
-def stand_in(rows: Rows, part: str) -> tuple[str, int]:
-    """The part itself, or what it is taken for and how often."""
-    return (part, 1) if part in rows else STANDS_FOR[part]
-
-
 def scoring(rows: Rows, recipe: str) -> tuple[float, float]:
     """Operations of an image with its five captions, and of a pair."""
     if recipe == "ndgl":  # a third of a step's is forward; an inner product of regions and words
@@ -484,12 +471,11 @@ def scoring(rows: Rows, recipe: str) -> tuple[float, float]:
 
 def step_flops(rows: Rows, part: str) -> float:
     """Operations of a step of the whole batch."""
-    part, times = stand_in(rows, part)
     row = rows[part]
     flops = float(row["step_flops"])
     if part in ("tags 1", "tags 2"):  # what was left out is scored once, without a gradient
         flops += row["batch"] * (sum(OF_THEM) - 3 * SCORED) * scoring(rows, "tags-dc")[1]
-    return times * flops * row["whole_batch"] / row["batch"]
+    return flops * row["whole_batch"] / row["batch"]
 
 
 def estimates(rows: Rows, recipe: str, like: str) -> list[Estimate]:
@@ -498,14 +484,13 @@ def estimates(rows: Rows, recipe: str, like: str) -> list[Estimate]:
     each, pair = scoring(rows, recipe)
     found = []
     for name, part in TRAININGS[recipe].items():
-        stage, (measured_part, often) = made.stage(name), stand_in(rows, part)
-        row = rows[measured_part]
+        stage, row = made.stage(name), rows[part]
         assert isinstance(stage, ModelStage)
         plan = stage.plan
         batches = TEXTS[like] / plan.batch
         steps = plan.total(math.floor(batches) if plan.drop_last else math.ceil(batches))
         flops = step_flops(rows, part)
-        read = often * row["read_seconds"] * row["whole_batch"] / row["batch"]
+        read = row["read_seconds"] * row["whole_batch"] / row["batch"]
         images = min(dev, plan.dev_images or dev)
         times = math.ceil(steps / plan.steps_per_epoch(math.ceil(batches)))
         tested = 0.0 if isinstance(stage, Pretrain) else each * images + pair * 5 * images**2
