@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from counterfoil import losses
     from counterfoil.core.config import Config, config, from_data, from_stage, lazy
+    from counterfoil.data.concatenate import concatenate_datasets
     from counterfoil.data.dataset import ImageTextDataset
     from counterfoil.data.processor import Processor, ProcessorConfig
     from counterfoil.data.readers import load_dataset
@@ -44,6 +45,7 @@ __version__ = "0.1.0"
 _MODULES = {
     # one function or class per task
     "load_dataset": "data.readers",
+    "concatenate_datasets": "data.concatenate",
     "load_model": "model",
     "evaluate": "evaluation.evaluate",
     "mine_hard_negatives": "negatives.mining",
@@ -121,6 +123,7 @@ __all__ = [
     "__version__",
     "as_mteb",
     "build_index",
+    "concatenate_datasets",
     "config",
     "evaluate",
     "explain",

@@ -160,6 +160,10 @@ class BatchSampler:
             partitions the images anew for each caption of an image.
         together: put extra positives into a batch together, for a loss that learns from them,
             unless `partition` is given.
+        parts: image rows of several data sets. An epoch begins each of them anew.
+        weights: how often it draws each anchor of a part.
+        homogeneous: fill each batch from one part, the parts in random order; otherwise each part
+            is spread evenly over the epoch.
     """
 
     def __init__(
@@ -173,6 +177,9 @@ class BatchSampler:
         all_captions: bool = False,
         partition: ImagePartition | None = None,
         together: bool = False,
+        parts: Sequence[Tensor] = (),
+        weights: Sequence[float] = (),
+        homogeneous: bool = False,
     ) -> None:
         if batch < 1:
             raise ValueError(f"a batch of {batch} is too small; it needs at least one anchor")
@@ -180,6 +187,23 @@ class BatchSampler:
         if one_caption and all_captions:
             raise ValueError("one_caption and all_captions exclude each other; set one of the two")
         self.one_caption, self.drop_last, self.all_captions = one_caption, drop_last, all_captions
+        self.homogeneous = homogeneous
+        self._parts = [
+            BatchSampler(
+                relation.of_images(images),
+                batch=batch,
+                seed=seed,
+                one_caption=one_caption,
+                all_captions=all_captions,
+                partition=partition,
+                together=together,
+            )
+            for images in parts
+        ]
+        self._drawn = [
+            max(1, round(weight * part._count))
+            for weight, part in zip(weights, self._parts, strict=True)
+        ]
         if together and relation.besides is not None:
             partition = partition or ExtraPositivePartition(relation)
             relation = Relation(
@@ -189,9 +213,10 @@ class BatchSampler:
         self._texts = relation.owned
         self._images = relation.described
         self._clashes = separate_images(relation) if all_captions else separate_texts(relation)
-        if len(self) < 1:
+        fewest = min(self._drawn) if homogeneous else self._count
+        if len(self) < 1 or (homogeneous and drop_last and fewest < batch):
             raise ValueError(
-                f"{self._count} anchors do not fill one batch of {batch}; use a smaller batch"
+                f"{fewest} anchors do not fill one batch of {batch}; use a smaller batch"
                 if self._count
                 else "no image has a caption, so there is nothing to train on"
             )
@@ -202,10 +227,37 @@ class BatchSampler:
 
     def __len__(self) -> int:
         """Batches in an epoch."""
-        return self._count // self.batch if self.drop_last else -(-self._count // self.batch)
+        counts = self._drawn if self.homogeneous else [sum(self._drawn) or self._count]
+        return sum(n // self.batch if self.drop_last else -(-n // self.batch) for n in counts)
 
     def epoch(self, number: int, *, start: int = 0) -> Iterator[Tensor]:
         """(B,) text rows of each batch of an epoch, from batch `start` on."""
+        for rows in self._batches(number)[start:]:
+            yield self.relation.captions(rows)[0] if self.all_captions else rows
+
+    def _batches(self, number: int) -> list[Tensor]:
+        """(B,) rows of the anchors of each batch of an epoch."""
+        if not self._parts:
+            return self._cut(self._order(number))
+        rng = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+        drawn = []
+        for part, count in zip(self._parts, self._drawn, strict=True):
+            passes = -(-count // part._count)
+            turns = range(number * passes, (number + 1) * passes)
+            drawn.append(torch.cat([part._order(turn) for turn in turns])[:count])
+        if self.homogeneous:
+            batches = [batch for rows in drawn for batch in self._cut(rows)]
+            return [batches[n] for n in torch.randperm(len(batches), generator=rng).tolist()]
+        # of n anchors, one is in each n-th of the epoch
+        places = [(torch.arange(n) + torch.rand(n, generator=rng)) / n for n in self._drawn]
+        return self._cut(torch.cat(drawn)[torch.cat(places).argsort(stable=True)])
+
+    def _cut(self, rows: Tensor) -> list[Tensor]:
+        whole = len(rows) // self.batch * self.batch if self.drop_last else len(rows)
+        return [*torch.split(rows[:whole], self.batch)] if whole else []
+
+    def _order(self, number: int) -> Tensor:
+        """Rows of the anchors of an epoch: texts, or with `all_captions` images."""
         rng = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
         if self.all_captions:
             rows = self._shuffled_images(rng)
@@ -217,9 +269,7 @@ class BatchSampler:
             rows = self._texts[torch.randperm(self._count, generator=rng)]
         if self._clashes is not None and len(rows) > self.batch:  # one batch cannot be separated
             rows = separate_positives(rows, self._clashes, self.batch)
-        for place in range(start, len(self)):
-            chosen = rows[place * self.batch : (place + 1) * self.batch]
-            yield self.relation.captions(chosen)[0] if self.all_captions else chosen
+        return rows
 
     def _shuffled_images(self, rng: torch.Generator) -> Tensor:
         """Images in random order, those of a community together."""

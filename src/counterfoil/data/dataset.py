@@ -28,6 +28,7 @@ from counterfoil.data.images import PictureFiles, Pictures
 ColumnValue: TypeAlias = str | int | float
 Positives = Literal["text", "id", "diagonal"]
 
+DATASET = "dataset"  # the column that names the data set of an image, where several are one
 FEW_IMAGES = 100  # with fewer in a split, its recalls move by more than models differ
 _ALIASES = {
     "val": "dev",
@@ -153,6 +154,12 @@ class Relation:
     def _starts(self) -> Tensor:
         orphans = (self.text_to_image < 0).sum()
         return orphans + self.counts.cumsum(0) - self.counts
+
+    def of_images(self, images: Tensor) -> Relation:
+        """The texts of some images alone, by the same rows; the other texts describe none."""
+        texts = self.text_to_image.where(torch.isin(self.text_to_image, images), -1)
+        besides, ambiguous = self.besides, self.ambiguous
+        return Relation(texts, images=self.images, besides=besides, ambiguous=ambiguous)
 
     def rows(self) -> Tensor:
         """(I,) all image rows."""
@@ -285,6 +292,8 @@ class ImageTextDataset:
         dependencies: (T, E, 2) integer, up to E dependency pairs of each text by a parser, if any:
             the places of head and dependent, where the first word is 1 and 0 is the root; -1 for no
             pair. Those that name words beyond a text's last are left out by models.
+        datasets: weights of data sets that are one, by name, as of `concatenate_datasets`; {} for
+            none. The column "dataset" says which of them an image is of.
     """
 
     name: str
@@ -306,6 +315,7 @@ class ImageTextDataset:
     unlisted: Mapping[str, Path] = field(default_factory=dict)
     positives: Positives = "text"
     dependencies: Tensor | None = None
+    datasets: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         parse_literal(Positives, self.positives, "a kind of positives")
@@ -399,6 +409,19 @@ class ImageTextDataset:
     def split_names(self) -> tuple[str, ...]:
         """The splits, in order of first appearance."""
         return tuple(dict.fromkeys(self.splits))
+
+    @cached_property
+    def parts(self) -> dict[str, Tensor]:
+        """Image rows of each of the `datasets` that has any here."""
+        rows: dict[str, list[int]] = {}
+        for row, name in enumerate(self.columns[DATASET] if self.datasets else ()):
+            rows.setdefault(str(name), []).append(row)
+        return {name: torch.tensor(own) for name, own in rows.items()}
+
+    def separate(self) -> dict[str, ImageTextDataset]:
+        """Each of the data sets that `concatenate_datasets` made one, to measure it by itself."""
+        sets = {name: self.subset(rows) for name, rows in self.parts.items()}
+        return {name: replace(each, name=name, datasets={}) for name, each in sets.items()}
 
     @cached_property
     def fingerprint(self) -> str:

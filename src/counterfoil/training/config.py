@@ -443,6 +443,8 @@ class TrainConfig:
         log_every: optimiser steps between two lines of metrics.
         ahead: batches that are read ahead.
         track: where metrics go beside `metrics.jsonl`.
+        homogeneous_batches: fill each batch from one data set, where several are one, see
+            `counterfoil.data.concatenate.concatenate_datasets`.
 
         least_dev: images of dev below which it chooses no epoch and ends no training, as it would
             by chance: the last epoch is kept; 0 for none.
@@ -478,6 +480,7 @@ class TrainConfig:
     evaluate_every: int = 0
     patience: int = 0
     least_dev: int = 0
+    homogeneous_batches: bool = False
 
     def __post_init__(self) -> None:
         for name in ("epochs", "accumulate", "log_every", "ahead"):

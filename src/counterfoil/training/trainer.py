@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Generic, cast, final
 
 import torch
@@ -489,6 +490,7 @@ def train_network(
         "plan": config.numbers(),
         "data": train.dataset.fingerprint,
         "positives": train.dataset.positives,
+        "weights": dict(train.dataset.datasets),
         "run": run,
     }
     if "sources" not in facts:  # a `Trainer` has described them: digests of lists and teachers
@@ -555,7 +557,26 @@ def sampler_of(
     *,
     together: bool = False,
 ) -> BatchSampler:
-    """Return the sampler of the captions that make a batch; for `together` see `BatchSampler`."""
+    """Return the sampler of the captions that make a batch; for `together` see `BatchSampler`.
+
+    Raises:
+        ValueError: batches of one data set each or weights are set where they have no effect.
+    """
+    homogeneous, parts = plan.homogeneous_batches, dataset.parts
+    weights = [dataset.datasets[name] for name in parts]
+    weighted = any(weight != 1 for weight in weights)
+    if homogeneous and not parts:
+        raise ValueError(
+            f"homogeneous_batches fills each batch from one of several data sets, and "
+            f"{dataset.name} is one; leave it out, or give it what `concatenate_datasets` makes"
+        )
+    if weighted and (not plan.batch or (partition and not homogeneous)):
+        other = "MinedBatches" if plan.batch else "batch=0, all captions once"
+        raise ValueError(
+            f"weights of data sets do not go with {other}; leave one of the two out, or set "
+            "homogeneous_batches and a batch"
+        )
+    several = len(parts) > 1 and (homogeneous or weighted)
     return BatchSampler(
         dataset.relation,
         batch=plan.batch or max(len(dataset.texts), 1),
@@ -565,6 +586,9 @@ def sampler_of(
         all_captions=plan.all_captions,
         partition=partition,
         together=together,
+        parts=list(parts.values()) if several else (),
+        weights=weights if several else (),
+        homogeneous=several and homogeneous,
     )
 
 
@@ -752,6 +776,7 @@ class Trainer:
             "train": self.train_set.fingerprint,
             "dev": self.dev and self.dev.fingerprint,
             "positives": self.train_set.positives,
+            "weights": dict(self.train_set.datasets),
             "config": self.config.numbers(),
             "sources": [source.describe() for source in self.sources],
         }
@@ -812,19 +837,29 @@ def _again(start: Model, output: Path) -> str:
 def dev_figures(model: Model, dataset: ImageTextDataset) -> DevMetrics:
     """Return a function that evaluates weights in training on a data set.
 
-    The model gives the processor; where the weights in training are a part of it, it is evaluated
-    as a whole.
+    Of several data sets that were made one, each is ranked by itself, and figures are their means;
+    "rsum_coco" is that of the set "coco". The model gives the processor; where the weights in
+    training are a part of it, it is evaluated as a whole.
     """
+    sets = dataset.separate()
 
-    def evaluate(trained: RetrievalModel) -> Mapping[str, float]:
-        inside = any(part is trained for part in model.model.modules())
-        full_model = model if inside else replace(model, model=trained)
+    def figures(full_model: Model, dataset: ImageTextDataset) -> dict[str, float]:
         report = evaluate_protocol([full_model.embed(dataset)], dataset)
         return {
             "rsum": report.rsum,
             **{f"i2t_{key}": recall for key, recall in report.i2t.recalls.items()},
             **{f"t2i_{key}": recall for key, recall in report.t2i.recalls.items()},
         }
+
+    def evaluate(trained: RetrievalModel) -> Mapping[str, float]:
+        inside = any(part is trained for part in model.model.modules())
+        full_model = model if inside else replace(model, model=trained)
+        if not sets:
+            return figures(full_model, dataset)
+        each = {name: figures(full_model, one) for name, one in sets.items()}
+        keys = next(iter(each.values()))
+        means = {key: fmean(one[key] for one in each.values()) for key in keys}
+        return means | {f"rsum_{name}": one["rsum"] for name, one in each.items()}
 
     return evaluate
 
