@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,8 @@ import counterfoil as cf
 from counterfoil.core.config import config, lazy
 from counterfoil.core.resumable import WorkStopped
 from counterfoil.core.types import Pairs
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.batching import ExtraPositivePartition
+from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.scenes import scenes
 from counterfoil.losses.contrastive import InfoNCELoss
@@ -250,6 +252,13 @@ def test_batches_that_are_refused(sets, both):
         sampler_of(replace(plan, homogeneous_batches=True), sets["coco"])
     with pytest.raises(ValueError, match="weights of data sets do not go with batch=0"):
         sampler_of(replace(plan, batch=0), weighted)
+    none = Pairs(torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long))
+    with pytest.raises(ValueError, match="weights of data sets do not go with MinedBatches"):
+        sampler_of(
+            plan,
+            weighted,
+            ExtraPositivePartition(Relation(torch.arange(1), images=1, besides=none)),
+        )
     few = cf.concatenate_datasets(sets, weights={"mine": 0.1})["train"]
     with pytest.raises(ValueError, match="3 anchors do not fill one batch of 8"):
         sampler_of(replace(plan, homogeneous_batches=True, drop_last=True), few)
@@ -311,7 +320,8 @@ def test_dev_is_measured_set_by_set(sets, tmp_path):
     for name, one in data["dev"].separate().items():
         assert cf.evaluate(tuned, one).rsum == alone[name]
     chosen = replace(TrainConfig(log_every=1), select="rsum_mine")
-    trainer(tmp_path / "chosen", data, epochs=2, config=chosen).train()
+    often = cf.concatenate_datasets({"coco": sets["coco"], "mine": table}, weights={"mine": 4})
+    trainer(tmp_path / "chosen", often, epochs=2, config=chosen).train()  # captions meet themselves
 
 
 def test_mined_lists_hold_items_of_all_sets(both):
@@ -327,3 +337,20 @@ def test_mined_lists_hold_items_of_all_sets(both):
         for row in images[text].tolist()
     }
     assert {("coco", "mine"), ("mine", "coco"), ("coco", "coco")} <= found
+
+
+def test_the_example_of_the_docs(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("transformers")
+    import recipes_cases
+
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (example,) = (block for block in blocks if "concatenate_datasets" in block)
+    monkeypatch.chdir(tmp_path)
+    write_coco(tmp_path / "coco")
+    write_table(tmp_path / "my-photos")
+    recipes_cases.clip_like(tmp_path / "openai" / "clip-vit-base-patch32")
+    exec(compile(example, "docs/data.md", "exec"), {})
+    out = capsys.readouterr().out
+    assert out.startswith("mine ")
+    assert "mine test; whole split: 6 images, 12 texts" in out
