@@ -1,11 +1,15 @@
 """What foils in both directions teach: TripletCLIP on rendered scenes, whose truth is exact.
 
 ``python -m benchmarks.both_ways run FOLDER`` tunes four arms of equal cost on seeds 0 and 1,
-writes down what is claimed, and trains eight fresh seeds; ``page FOLDER docs/`` publishes.
+writes down what is claimed, and trains eight fresh seeds; ``--table margins`` does so for margins
+of false captions; ``page docs/`` publishes both.
 
 Every arm encodes as many items, images and captions together. *False captions* is NegCLIP's loss,
 *false captions and their pictures* TripletCLIP's, on the same foils. *The same pairs, not opposed*
 encodes what TripletCLIP does: InfoNCE of the pairs, and InfoNCE of the foils with their pictures.
+
+Margins are those of a hinge between a caption and its own foil, beside NegCLIP's loss, as in
+CE-CLIP and FG-CLIP 2: fixed, or the mean lead in the batch.
 """
 
 from __future__ import annotations
@@ -13,14 +17,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import process_time
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -54,6 +58,7 @@ from counterfoil.losses.contrastive import (
     InfoNCEWithCandidatesLoss,
     TripletCLIPLoss,
 )
+from counterfoil.losses.triplet import MarginRankingLoss
 from counterfoil.model import Model
 from counterfoil.models.frozen import FrozenAdapters
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
@@ -61,7 +66,7 @@ from counterfoil.training.foils import Foils
 from counterfoil.training.trainer import Trainer
 
 SCENES = "scenes:images=850,dev=150,test=250,features=regions"
-EXPLORED, FRESH = (0, 1), tuple(range(10, 18))
+EXPLORED = (0, 1)
 SPLITS = ("dev", "test")
 MOST = 2  # foils of a caption, of different kinds
 BATCH, ITEMS = 256, 240_000
@@ -71,8 +76,7 @@ BASE, CAPTIONS, BOTH, APART = (
     "false captions and their pictures",
     "the same pairs, not opposed",
 )
-COST = {BASE: 2, CAPTIONS: 3, BOTH: 4, APART: 4}  # items that an anchor encodes
-GRID = tuple(dict(zip(("rate", "temperature"), p)) for p in product((1e-3, 4e-3), (0.03, 0.08)))
+FIXED, ADAPTIVE = "false captions, fixed margin", "false captions, adaptive margin"
 GROUP = "group, mean of kinds"
 MEASURES: Mapping[str, Mapping[str, float]] = {
     # number has a few foils in a hundred; its mean would be theirs
@@ -81,13 +85,6 @@ MEASURES: Mapping[str, Mapping[str, float]] = {
     **{kind: {kind: 100.0} for kind in KINDS if kind != NUMBER},
     RSUM: macro.MEASURES[RSUM],
 }
-CLAIMS = (
-    Claim("False captions raise the group score.", CAPTIONS, BASE, GROUP),
-    Claim("False captions and their pictures raise the group score.", BOTH, BASE, GROUP),
-    Claim("Pictures of foils raise it above false captions alone.", BOTH, CAPTIONS, GROUP),
-    Claim("That foils are opposed to pairs raises it above the same pairs.", BOTH, APART, GROUP),
-    Claim("False captions and their pictures cost recall.", BOTH, BASE, RSUM, "less"),
-)
 
 
 class ApartLoss(Loss):
@@ -106,11 +103,127 @@ class ApartLoss(Loss):
         return found
 
 
-LOSSES: Mapping[str, Any] = {
-    BASE: partial(InfoNCELoss, reduction="mean"),
-    CAPTIONS: partial(InfoNCEWithCandidatesLoss, reduction="mean"),
-    BOTH: partial(TripletCLIPLoss, reduction="mean"),
-    APART: ApartLoss,
+class RankedLoss(Loss):
+    """NegCLIP's loss of a batch and its foils, and a hinge of each caption's own foil (CE-CLIP)."""
+
+    def __init__(self, *, temperature: float, margin: float, weight: float, adaptive: bool) -> None:
+        super().__init__(reduction="mean")
+        self.contrast = InfoNCEWithCandidatesLoss(temperature=temperature, reduction="mean")
+        self.below = MarginRankingLoss(
+            role="written", margin=margin, adaptive=adaptive, reduction="mean"
+        )
+        self.weight, self.needs = weight, self.contrast.needs
+
+    def forward(self, scores: Scores) -> Tensor:
+        own = {Role.WRITTEN: scores.pairs[Role.WRITTEN].diagonal().unsqueeze(1)}
+        found: Tensor = self.contrast(scores)
+        return found + self.weight * self.below(replace(scores, pairs=own))
+
+
+Point = Mapping[str, float]
+
+
+def grid(**values: Sequence[float]) -> tuple[Point, ...]:
+    """All points of some axes."""
+    return tuple(dict(zip(values, point, strict=True)) for point in product(*values.values()))
+
+
+@final
+@dataclass(frozen=True)
+class Arm:
+    """One use of foils.
+
+    Attributes:
+        loss: of a point, without its rate.
+        items: that an anchor encodes.
+        grid: points to try.
+    """
+
+    loss: Callable[..., Loss]
+    items: int
+    grid: Sequence[Point]
+
+
+@final
+@dataclass(frozen=True)
+class Study:
+    """Arms that are compared, the base first.
+
+    Attributes:
+        arms: by name.
+        claims: about them.
+        seeds: that confirm.
+    """
+
+    arms: Mapping[str, Arm]
+    claims: Sequence[Claim]
+    seeds: Sequence[int]
+
+    @property
+    def base(self) -> str:
+        """What rows are differences from."""
+        return next(iter(self.arms))
+
+
+_FEW = grid(rate=(1e-3, 4e-3), temperature=(0.03, 0.08))
+_RANKED = {"rate": (1e-3,), "weight": (2.5, 10.0), "temperature": (0.08, 0.12)}
+_NEGCLIP = partial(InfoNCEWithCandidatesLoss, reduction="mean")
+STUDIES: Mapping[str, Study] = {
+    "both-ways": Study(
+        {
+            BASE: Arm(partial(InfoNCELoss, reduction="mean"), 2, _FEW),
+            CAPTIONS: Arm(_NEGCLIP, 3, _FEW),
+            BOTH: Arm(partial(TripletCLIPLoss, reduction="mean"), 4, _FEW),
+            APART: Arm(ApartLoss, 4, _FEW),
+        },
+        (
+            Claim("False captions raise the group score.", CAPTIONS, BASE, GROUP),
+            Claim("False captions and their pictures raise the group score.", BOTH, BASE, GROUP),
+            Claim("Pictures of foils raise it above false captions alone.", BOTH, CAPTIONS, GROUP),
+            Claim(
+                "That foils are opposed to pairs raises it above the same pairs.",
+                BOTH,
+                APART,
+                GROUP,
+            ),
+            Claim("False captions and their pictures cost recall.", BOTH, BASE, RSUM, "less"),
+        ),
+        range(10, 18),
+    ),
+    "margins": Study(
+        {
+            CAPTIONS: Arm(
+                _NEGCLIP, 3, grid(rate=(1e-3, 2e-3, 4e-3), temperature=(0.03, 0.05, 0.08, 0.12))
+            ),
+            FIXED: Arm(
+                partial(RankedLoss, adaptive=False),
+                3,
+                grid(margin=(0.05, 0.1, 0.2), **_RANKED),
+            ),
+            # leads of captions are above 0.2 from the first step on: below that both are the same
+            ADAPTIVE: Arm(
+                partial(RankedLoss, adaptive=True),
+                3,
+                grid(margin=(0.25, 0.3, 1.0), **_RANKED),
+            ),
+        },
+        (
+            Claim(
+                "An adaptive margin raises the group score above a fixed one.",
+                ADAPTIVE,
+                FIXED,
+                GROUP,
+            ),
+            Claim(
+                "An adaptive margin raises the group score above false captions without a hinge.",
+                ADAPTIVE,
+                CAPTIONS,
+                GROUP,
+            ),
+            Claim("An adaptive margin keeps more recall than a fixed one.", ADAPTIVE, FIXED, RSUM),
+        ),
+        range(20, 28),
+    ),
 }
 
 
@@ -203,9 +316,9 @@ class Bed:
         processor = ProcessorConfig(texts="vectors", images="features").fit(self.train)
         return Model(spec.build(), processor, "adapters", spec)
 
-    def fit(self, arm: str, point: Mapping[str, float], seed: int) -> tuple[Model, int]:
+    def fit(self, arm: Arm, point: Point, seed: int) -> tuple[Model, int]:
         """Train an arm; the model and its steps."""
-        steps = ITEMS // (COST[arm] * BATCH)
+        steps = ITEMS // (arm.items * BATCH)
         plan = TrainConfig(
             epochs=1 + steps * BATCH // len(self.train.texts),
             steps=steps,
@@ -217,8 +330,9 @@ class Bed:
             keep_last=True,
             log_every=1000,
         )
-        sources = [] if arm == BASE else [Foils(self.foils["train"], pictures=arm != CAPTIONS)]
-        loss = LOSSES[arm](temperature=point["temperature"])
+        loss = arm.loss(**{name: value for name, value in point.items() if name != "rate"})
+        pictures = Role.WRITTEN_PAIR in loss.needs.roles
+        sources = [Foils(self.foils["train"], pictures=pictures)] if loss.needs.roles else []
         with TemporaryDirectory() as folder:
             trainer = Trainer(
                 self.untrained(seed),
@@ -271,54 +385,56 @@ def _vectors(folder: Path, name: str, data: ImageTextDataset) -> ImageTextDatase
 # --- a run --------------------------------------------------------------------------------------
 
 
-def run(folder: Path, bed: Bed) -> None:
+def run(folder: Path, bed: Bed, study: Study) -> None:
     """Train what the folder lacks: the grids, then, once all is declared, the fresh seeds."""
-    for arm, point, seed in product(LOSSES, GRID, EXPLORED):
-        _train(folder / "explored.jsonl", bed, arm, point, seed, ("dev",))
-    for seed, (arm, point) in product(FRESH, declare(folder, bed).items()):
-        _train(folder / "ledger.jsonl", bed, arm, point, seed, SPLITS)
+    for name, arm in study.arms.items():
+        for point, seed in product(arm.grid, EXPLORED):
+            _train(folder / "explored.jsonl", bed, (name, arm), point, seed, SPLITS[:1])
+    for seed, (name, point) in product(study.seeds, declare(folder, bed, study).items()):
+        _train(folder / "ledger.jsonl", bed, (name, study.arms[name]), point, seed, SPLITS)
 
 
-def declare(folder: Path, bed: Bed) -> Mapping[str, Mapping[str, float]]:
+def declare(folder: Path, bed: Bed, study: Study) -> Mapping[str, Point]:
     """The point of each arm, written down with the claims before the first fresh seed."""
     path = folder / "declared.json"
     if not path.exists():
         lines = _lines(folder / "explored.jsonl")
         items = {s: dict(Counter(i.category for i in f.items)) for s, f in bed.foils.items()}
-        facts = {"source": bed.facts["source"], "grid": GRID, "explored": EXPLORED}
-        facts |= {"points": {arm: _best(lines, arm) for arm in LOSSES}, "seeds": FRESH}
-        facts |= {"claims": [claim.to_dict() for claim in CLAIMS], "foils": items}
+        grids = {name: [*arm.grid] for name, arm in study.arms.items()}
+        facts = {"source": bed.facts["source"], "grids": grids, "explored": EXPLORED}
+        facts |= {"points": {name: _best(lines, name) for name in grids}, "seeds": [*study.seeds]}
+        facts |= {"claims": [claim.to_dict() for claim in study.claims], "foils": items}
         facts |= {"left out": {split: bed.facts[split]["left out"] for split in bed.foils}}
         facts |= {"true of negatives, %": bed.facts["true of negatives"]}
         write_json(path, facts)
-    found: Mapping[str, Mapping[str, float]] = read_json(path, "what was declared")["points"]
+    found: Mapping[str, Point] = read_json(path, "what was declared")["points"]
     return found
 
 
 def _train(
     ledger: Path,
     bed: Bed,
-    arm: str,
-    point: Mapping[str, float],
+    named: tuple[str, Arm],
+    point: Point,
     seed: int,
     splits: Sequence[str],
 ) -> None:
     """Add a training and its points to a ledger that does not have it."""
-    lines = _lines(ledger)
-    if any((one["method"], one.get("point"), one["seed"]) == (arm, point, seed) for one in lines):
+    (name, arm), lines = named, _lines(ledger)
+    if any((one["method"], one.get("point"), one["seed"]) == (name, point, seed) for one in lines):
         return
     started = process_time()
     model, steps = bed.fit(arm, point, seed)
     points, percents = bed.points(model, splits)
-    facts = {"point": dict(point), "steps": steps, "items": steps * BATCH * COST[arm]}
+    facts = {"point": dict(point), "steps": steps, "items": steps * BATCH * arm.items}
     facts |= {"percent": percents, "cpu_seconds": round(process_time() - started, 1)}
     facts |= {"dev": macro.mean_of({seed: with_all(points)}, "dev", GROUP, MEASURES)}
     if not lines:
         lines.append(_line(macro.ITEMS, 0, points, 1))
-    lines.append(_line(arm, seed, points, 0) | facts)
+    lines.append(_line(name, seed, points, 0) | facts)
     ledger.parent.mkdir(parents=True, exist_ok=True)
     write_text(ledger, "".join(f"{json.dumps(line)}\n" for line in lines))
-    print(ledger.stem, arm, point, seed, facts["dev"], facts["cpu_seconds"], flush=True)
+    print(ledger.stem, name, point, seed, facts["dev"], facts["cpu_seconds"], flush=True)
 
 
 def _lines(ledger: Path) -> list[dict[str, Any]]:
@@ -338,63 +454,69 @@ def with_all(points: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {**points, **alls}
 
 
-def _best(lines: Sequence[Mapping[str, Any]], arm: str) -> Mapping[str, float]:
+def _best(lines: Sequence[Mapping[str, Any]], arm: str) -> Point:
     """The point with the best mean group score on dev over the explored seeds."""
     found: dict[str, list[float]] = {}
     for line in lines:
         if line["method"] == arm:
             found.setdefault(json.dumps(line["point"]), []).append(line["dev"])
-    best: Mapping[str, float] = json.loads(max(found, key=lambda point: sum(found[point])))
+    best: Point = json.loads(max(found, key=lambda point: sum(found[point])))
     return best
 
 
 # --- the page -----------------------------------------------------------------------------------
 
-PAGE, NAME = Path("results/methods.md"), "both-ways"
-BEGIN, END = f"<!-- {NAME} -->", "<!-- both-ways end -->"
+PAGE = Path("results/methods.md")
 
 
-def as_markdown(ledger: Path) -> str:
+def marks(name: str) -> tuple[str, str]:
+    """Lines of the page around the tables of a study."""
+    return f"<!-- {name} -->", f"<!-- {name} end -->"
+
+
+def as_markdown(ledger: Path, study: Study) -> str:
     """The declared claims with their verdicts, then a table of each split."""
     trained = {arm: seeds for (_, arm), seeds in macro.read(ledger).items()}
     facts = {line["method"]: line for line in _lines(ledger)}
     parts = []
-    for claim in CLAIMS:
+    for claim in study.claims:
         arm, base = trained.get(claim.arm, {}), trained.get(claim.base, {})
         told: dict[str, Any] = claim.to_dict() | {"state": "Not run yet"}
         if both := len(set(arm) & set(base)):
             spans = [macro.difference(arm, base, s, claim.measure, MEASURES) for s in SPLITS]
-            whole = both == len(FRESH)
-            state = claim.state(spans) if whole else f"Open, {both} of {len(FRESH)} seeds"
+            whole = both == len(study.seeds)
+            state = claim.state(spans) if whole else f"Open, {both} of {len(study.seeds)} seeds"
             told |= {"state": state, "found": spans, "seeds": both}
         parts.append(f"- {claim_sentence(told, (f'{claim.measure}, dev', 'test'))}")
     for split in SPLITS:
         rows = []
-        for arm in (arm for arm in LOSSES if arm in trained):
-            seeds, base = trained[arm], trained[BASE]
+        for arm in (arm for arm in study.arms if arm in trained):
+            seeds, base = trained[arm], trained[study.base]
             row = [arm, str(len(seeds)), f"{facts[arm]['steps']:,}", f"{facts[arm]['items']:,}"]
             for measure in MEASURES:
                 mean = macro.mean_of(seeds, split, measure, MEASURES)
                 change = macro.difference(seeds, base, split, measure, MEASURES)
-                row.append(f"{mean:.2f}" if arm == BASE else span_text(change))
+                row.append(f"{mean:.2f}" if arm == study.base else span_text(change))
             rows.append(row)
         head = ["arm, " + split, "seeds", "steps", "items encoded", *MEASURES]
         parts += ["", *markdown(head, rows)]
     note = (
-        f"Differences are from “{BASE}” on equal seeds, with 95 % intervals over seeds and images "
-        f"({RESAMPLES:,} resamples of both), not corrected for the number of columns. Kinds are "
-        "group scores in percent, whose chance is 16.7; RSum is of own captions."
+        f"Differences are from “{study.base}” on equal seeds, with 95 % intervals over seeds and "
+        f"images ({RESAMPLES:,} resamples of both), not corrected for the number of columns. Kinds "
+        "are group scores in percent, whose chance is 16.7; RSum is of own captions."
     )
     return "\n".join([*parts, "", note])
 
 
 def write_page(docs: Path) -> None:
-    """Write the table of the published ledger into its page.
+    """Write the tables of the published ledgers into their page.
 
     Raises:
         ValueError: there is no ledger, or the page has no place for a table.
     """
-    put_table(docs / PAGE, BEGIN, END, as_markdown(docs / f"evidence/{NAME}.jsonl"))
+    for name, study in STUDIES.items():
+        table = as_markdown(docs / f"evidence/{name}.jsonl", study)
+        put_table(docs / PAGE, *marks(name), table)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -404,14 +526,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     go = verbs.add_parser("run", help="train what the folder lacks")
     go.add_argument("folder", type=Path)
     go.add_argument("--data", default=SCENES)
-    page = verbs.add_parser("page", help="write the table of the published ledger into its page")
+    go.add_argument("--table", choices=[*STUDIES], default="both-ways")
+    page = verbs.add_parser("page", help="write the tables of published ledgers into their page")
     page.add_argument("docs", type=Path, nargs="?", default=Path("docs"))
     given = parser.parse_args(arguments)
     try:
         if given.verb == "run":
             if not (given.folder / "bed").exists():
                 write_bed(given.data, given.folder / "bed")
-            run(given.folder, Bed(given.folder / "bed"))
+            run(given.folder, Bed(given.folder / "bed"), STUDIES[given.table])
         else:
             write_page(given.docs)
     except (ValueError, OSError) as error:

@@ -4,6 +4,7 @@
 ``--table exact`` one on a bed of scenes: lists of negatives where every true pair is known, and
 ``--table towers`` the same with towers that are trained;
 ``--table methods`` one of options of losses, draws and filters that came later;
+``--table replacing`` one of mined negatives that are replaced once they are learnt;
 ``--table listwise`` one of a re-ranker, ``--reranker``, that teaches over mined lists.
 
 ``run`` explores every arm's grid on seeds 0 and 1, chooses its point by RSum on dev, writes the

@@ -31,6 +31,7 @@ from benchmarks.truths.arms import (
 )
 from benchmarks.truths.bed import SPLITS, Bed
 from benchmarks.truths.ledger import todo, write_line
+from benchmarks.truths.replacing import Replaced
 from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.ndgl import MarginDistillationLoss, listwise_settings
@@ -43,6 +44,7 @@ from counterfoil.negatives.mining import (
     with_true_scores,
 )
 from counterfoil.negatives.sampling import SamplingConfig
+from counterfoil.negatives.sources import NegativeSource
 from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.training.mined import Mined, MinedTeacher
 
@@ -52,6 +54,7 @@ MINED, FIVE = "mined, no filter", "five captions as positives"
 HARDER, SHARED = "hardness weight", "five captions, shared target"
 AMBIGUOUS = "mined, drawn by ambiguity"
 MEAN = "mined, below the mean positive"
+KEPT, REPLACED = "mined, one kept", "mined, replaced when learnt"
 FOUR, TAUGHT = "four mined pairs", "four mined pairs, a re-ranker teaches"
 SCORED = (50, 10)  # lists that the re-ranker scores
 
@@ -127,9 +130,10 @@ def _on_lists(
     point: Point,
     seed: int,
     cost: Cost,
-    source: Mined | MinedTeacher,
+    source: NegativeSource,
+    count: int = 1,
 ) -> Model:
-    """Round two from round one, with what a source draws."""
+    """Round two from round one, with `count` texts and images of each anchor from a source."""
     model, before = _first(bed, seed)
     cost.steps += before.steps
     cost.pairs += before.pairs
@@ -142,7 +146,7 @@ def _on_lists(
         epochs=EPOCHS // 2,
         sources=[source],
         start=copy.deepcopy(model),
-        drawn=source.sampling.count,
+        drawn=count,
     )
 
 
@@ -151,7 +155,16 @@ _DRAWN = SamplingConfig(count=4, resample=False)
 
 def _four(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
     source = Mined(_lists(bed, seed, FilterConfig(), SCORED), sampling=_DRAWN)
-    return _on_lists(bed, info_nce_with_drawn(point), point, seed, cost, source)
+    return _on_lists(bed, info_nce_with_drawn(point), point, seed, cost, source, _DRAWN.count)
+
+
+def _replaced(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
+    """Round two with one mined text and image of each anchor, kept or replaced."""
+    texts, images = (int(point["first"] * length) for length in LISTS)
+    lists = _lists(bed, seed, FilterConfig())
+    source = Replaced(lists, every=int(point.get("every", 0)), start=(texts, images))
+    loss = info_nce_with_drawn({"temperature": POINT["temperature"], **point})
+    return _on_lists(bed, loss, point, seed, cost, source)
 
 
 @lru_cache(maxsize=1)
@@ -175,7 +188,7 @@ def _taught(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
         "lists": (1.0, MarginDistillationLoss(**settings)),
     }
     source = MinedTeacher(_scored(bed, seed), sampling=_DRAWN)
-    return _on_lists(bed, WeightedSum(terms=terms), point, seed, cost, source)
+    return _on_lists(bed, WeightedSum(terms=terms), point, seed, cost, source, _DRAWN.count)
 
 
 def _ambiguous(bed: Bed, point: Point, seed: int, cost: Cost) -> Model:
@@ -223,8 +236,17 @@ GROUPS: tuple[Mapping[str, Arm], ...] = tuple(
     )
 )
 RATES = (1e-3, 3e-3)
+FIRST = (0.0, 0.1, 0.5)  # as a share of a list
 STUDIES: Mapping[str, tuple[Mapping[str, Arm], ...]] = {
     "methods": GROUPS,
+    "replacing": (
+        {BASE: GROUPS[0][BASE]},
+        {
+            MINED: GROUPS[1][MINED],
+            REPLACED: Arm(REPLACED, grid(first=FIRST, rate=RATES, every=(5, 15)), _replaced),
+        },
+        {KEPT: Arm(KEPT, grid(first=FIRST, rate=RATES, temperature=(0.05, 0.08)), _replaced)},
+    ),
     "listwise": (
         {BASE: GROUPS[0][BASE]},
         {

@@ -27,6 +27,8 @@ NAMES = (
     "macro-foils",
     "pointing",
     "both-ways",
+    "margins",
+    "replacing",
 )
 OWN = (DOCS / "evidence" / f"{name}.jsonl" for name in NAMES)
 OTHERS = {FEW, ADAPTERS, *OWN}
