@@ -1,6 +1,6 @@
 """Rehearse a million images by two processes, and compute what ten million cost.
 
-    python -m benchmarks.ten_million data FOLDER        write random vectors, 2.1 GB
+    python -m benchmarks.ten_million data FOLDER        write random vectors, 2.3 GB
     python -m benchmarks.ten_million rehearse FOLDER    run every part that the JSON lacks
     python -m benchmarks.ten_million page               write the tables of docs/ten-million.md
 

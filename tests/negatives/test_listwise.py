@@ -142,7 +142,7 @@ def test_lists_without_a_re_rankers_scores_teach_nothing():
     lists, _ = judged()
     for change, fault in (
         ({"true_scores": None}, "hold no scores of the true pairs"),
-        ({"text_scores": None, "image_scores": None}, "hold no scores; mine"),
+        ({"text_scores": None, "image_scores": None}, "hold no scores; have it score"),
         ({"true_scores": torch.full_like(lists.true_scores, 65504)}, "are beyond 65,504"),
     ):
         with pytest.raises(ValueError, match=f"learns from a re-ranker's scores .*{fault}"):

@@ -171,7 +171,7 @@ def judge(
         ensure_absent(file, "another file with --output")
         ensure_writable_file(file)
     if scored is not None:
-        check_new_folder(scored)
+        check_new_folder(scored, "--scores")
     distributed.init()
     source = data_source(data)
     store, dataset = open_negatives(negatives, source)

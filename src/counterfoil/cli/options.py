@@ -438,11 +438,11 @@ def _warmed_up(recipe: Recipe, name: str) -> dict[str, int]:
     }
 
 
-def check_new_folder(folder: Path) -> None:
+def check_new_folder(folder: Path, option: str = "--output") -> None:
     """Refuse a folder that exists or cannot be written, before long work is done for it."""
     from counterfoil.core.io import ensure_absent, ensure_writable_folder
 
-    ensure_absent(folder, "a new folder with --output")
+    ensure_absent(folder, f"a new folder with {option}")
     ensure_writable_folder(folder)
 
 

@@ -134,7 +134,8 @@ def check_bounded(truth: str, tie: str = "row") -> None:
     if truth != "judged" or tie != "row":
         raise ValueError(
             f"bounds are about pairs that nobody judged, with ties by row, and truth {truth!r} "
-            f"with ties {tie!r} was asked; use truth 'judged' with judgements, or leave bounds out"
+            f"with ties {tie!r} was asked; use truth 'judged' with judgements (--truth judged "
+            "--judgements FILE), or leave bounds out"
         )
 
 

@@ -240,9 +240,6 @@ class InfoNCEWithCandidatesLoss(Loss):
         return self.reduce(torch.stack(costs).sum() / 2, matrix)
 
 
-# the names in the papers
-
-
 @final
 class TripletCLIPLoss(Loss):
     """InfoNCE with foils in both directions: false captions, and pictures of which they are true.

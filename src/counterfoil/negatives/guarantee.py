@@ -224,10 +224,15 @@ def filter_with_guarantee(
             config without the encoder that the measure needs, or nothing left.
     """
     lists = store.lists
-    if (config.by == "meanings") != bool(config.encoder):
+    if config.by == "meanings" and not config.encoder:
         raise ValueError(
-            f"by={config.by} with the encoder {config.encoder!r}: by=meanings needs a sentence "
-            "encoder, a folder or name, and nothing else asks one"
+            "by=meanings needs a sentence encoder, and none is named; give its "
+            "folder or name as encoder (--set encoder=FOLDER), or take another measure"
+        )
+    if config.by != "meanings" and config.encoder:
+        raise ValueError(
+            f"the encoder {config.encoder!r} is read with by=meanings alone, and by={config.by} "
+            "was asked; leave one of the two out"
         )
     measures = _measures(lists, dataset, config, members)
     sides: list[CalibratedSide] = []

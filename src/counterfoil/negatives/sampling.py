@@ -457,27 +457,33 @@ def _listed_scores(
     Raises:
         ValueError: see `check_listed_scores`.
     """
-    check_listed_scores(lists, "ambiguity draws negatives by their scores and those of true pairs")
+    check_listed_scores(
+        lists,
+        "ambiguity draws negatives by their scores and those of true pairs",
+        "mine them with `counterfoil mine`, or leave ambiguity out",
+    )
     assert lists.text_scores is not None
     assert lists.image_scores is not None
     assert lists.true_scores is not None
     return lists.text_scores[:, :texts], lists.image_scores[:, :images], lists.true_scores
 
 
-def check_listed_scores(lists: HardNegativeLists, reason: str) -> None:
+def check_listed_scores(lists: HardNegativeLists, reason: str, instead: str) -> None:
     """Check that lists hold scores of listed and of true pairs, which float16 can tell apart.
 
+    Args:
+        lists: the lists.
+        reason: what the scores are for.
+        instead: what to do where there are none.
+
     Raises:
-        ValueError: they do not; `reason` says what the scores are for.
+        ValueError: they do not.
     """
     stored = lists.text_scores, lists.image_scores, lists.true_scores
     known = [scores for scores in stored if scores is not None]
     if len(known) < len(stored):
         what = "scores" if lists.text_scores is None else "scores of the true pairs"
-        raise ValueError(
-            f"{reason}, and these lists hold no {what}; mine them with `counterfoil mine`, or "
-            "leave it out"
-        )
+        raise ValueError(f"{reason}, and these lists hold no {what}; {instead}")
     largest = torch.finfo(torch.half).max  # of a larger one this is stored
     beyond = sum(int((scores.isfinite() & (scores.abs() >= largest)).sum()) for scores in known)
     finite = torch.cat([scores[scores.isfinite()] for scores in known])

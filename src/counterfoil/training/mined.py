@@ -191,11 +191,11 @@ class MinedTeacher(ListedSource):
     def check_plan(self, training: PlannedTraining) -> None:
         super().check_plan(training)
         if isinstance(self.negatives, str | Path):
-            check_listed_scores(open_negatives(self.negatives, training.data), _LEARNS)
+            check_listed_scores(open_negatives(self.negatives, training.data), *_LEARNS)
 
     def check(self, model: RetrievalModel, data: ImageTextDataset) -> None:
         super().check(model, data)
-        check_listed_scores(self.opened(), _LEARNS)
+        check_listed_scores(self.opened(), *_LEARNS)
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "sampling": asdict(self.sampling)}
@@ -248,7 +248,10 @@ class MinedTeacher(ListedSource):
         return found / self._unit
 
 
-_LEARNS = "a model learns from a re-ranker's scores of listed pairs and of true ones"
+_LEARNS = (
+    "a model learns from a re-ranker's scores of listed pairs and of true ones",
+    "have it score them: counterfoil judge RERANKER --negatives LISTS --scores SCORED",
+)
 
 
 def _known(scores: Tensor | None) -> Tensor:

@@ -22,6 +22,8 @@ def test_the_page_has_the_tables_of_the_rows(tmp_path):
 
 def test_what_the_model_computes():
     assert ten_million.held_by_lists(10, 100, (5, 50)) == 8 * (10 * 69 + 100 * 114)
+    # a fixed cost is no part of what grows
+    assert ten_million.extrapolated((10, 7.0), (110, 57.0), 1010) == 2.0 + 0.5 * 1010
     one = {"processor_seconds": [3.0, 1.0], "images": 100, "texts": 20}
     assert ten_million.each(one) == 4 / 2000
     # 64 x 10 of 100 centres' products, 10,000 vectors and 50 queries meet 100 centres, each query
