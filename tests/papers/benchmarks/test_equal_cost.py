@@ -146,6 +146,7 @@ def small(monkeypatch) -> None:
     monkeypatch.setattr(cost, "SEEDS", range(2, 4))
 
 
+@pytest.mark.slow
 def test_explored_declared_confirmed_and_taken_up_again(bed, tmp_path, monkeypatch, capsys):
     small(monkeypatch)
     call = ["run", str(bed.folder), "--judgements", str(bed.judgements), "--folder", str(tmp_path)]

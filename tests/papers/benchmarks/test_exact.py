@@ -139,6 +139,7 @@ def test_measured_by_both_truths(bed):
         assert points[f"dev true {side} mAP@R"][:, 1].sum() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
 def test_explored_declared_confirmed(bed, tmp_path, study):
     few = {

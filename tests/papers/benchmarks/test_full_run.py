@@ -36,6 +36,7 @@ def test_a_page_without_a_place_is_refused(tmp_path):
         full_run.write_page(ROWS, page)
 
 
+@pytest.mark.slow
 def test_a_recipe_is_rehearsed(folder):
     assert full_run.read_all(folder)["texts"] == 230
     run = full_run._aoq(folder)
