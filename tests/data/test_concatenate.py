@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 import re
 from collections import Counter
@@ -29,44 +27,7 @@ from counterfoil.models.vsepp import VSEPP
 from counterfoil.training.callbacks import Callback
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.trainer import Trainer, TrainingLoop, sampler_of
-
-COCO, MINE = {"train": 40, "val": 9}, {"train": 14, "test": 6}  # images; mine has no dev
-
-
-def write_coco(folder: Path) -> Path:
-    """Scenes as COCO has them, in files called 0.png, 1.png, …, with three captions each."""
-    shown = scenes(images=sum(COCO.values()), seed=1, dev=0, test=0, size=32)
-    (folder / "annotations").mkdir(parents=True)
-    first = 0
-    for split, count in COCO.items():
-        images, notes = [], []
-        (folder / f"{split}2017").mkdir()
-        for row in range(first, first + count):
-            shown.pictures.open(row).save(folder / f"{split}2017" / f"{row}.png")
-            images.append({"id": row, "file_name": f"{row}.png"})
-            notes += [
-                {"id": text, "image_id": row, "caption": shown.texts[text]}
-                for text in shown.relation.captions(torch.tensor([row]))[0][:3].tolist()
-            ]
-        content = {"images": images, "annotations": notes}
-        (folder / "annotations" / f"captions_{split}2017.json").write_text(json.dumps(content))
-        first += count
-    return folder
-
-
-def write_table(folder: Path) -> Path:
-    """Other scenes as a table, in files of the same names, with two captions each."""
-    shown = scenes(images=sum(MINE.values()), seed=2, dev=0, test=0, size=32)
-    folder.mkdir()
-    splits = [split for split, count in MINE.items() for _ in range(count)]
-    with (folder / "mine.csv").open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["image", "caption", "split", "album"])
-        for row, split in enumerate(splits):
-            shown.pictures.open(row).save(folder / f"{row}.png")
-            for text in shown.relation.captions(torch.tensor([row]))[0][:2].tolist():
-                rows.writerow([f"{row}.png", shown.texts[text], split, "holiday"])
-    return folder / "mine.csv"
+from several_cases import write_coco, write_table
 
 
 @pytest.fixture(scope="module")

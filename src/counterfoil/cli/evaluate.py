@@ -10,7 +10,7 @@ import typer
 
 from counterfoil.cli.options import (
     CaptionColumn,
-    Data,
+    DataSets,
     Device,
     ImageColumn,
     Numbers,
@@ -61,7 +61,7 @@ def evaluate(
             "compared with the first."
         ),
     ],
-    data: Data = None,
+    data: DataSets = None,
     caption_column: CaptionColumn = None,
     image_column: ImageColumn = None,
     split: Split = "test",
@@ -132,26 +132,34 @@ def evaluate(
         check_new_folder(folder)
     distributed.init()
     source = data_source(data, caption_column=caption_column, image_column=image_column)
-    dataset = source.split(split)
-    folds_of(settings, len(dataset))  # fails before anything is encoded
-    known = truth_of(dataset, truth, judgements, settings)
-    shortlist = build_shortlist(first or (), dataset, depth or DEPTH, full=full)
-    evaluations = {
-        name: _evaluate(
-            models, dataset, settings, rule, shortlist, known, judgements, foils, bounds
-        )
-        for name, models in compared.items()
-    }
+    sets = source.parts or {"": source}
+    datasets = {name: each.split(split) for name, each in sets.items()}
+    for dataset in datasets.values():
+        folds_of(settings, len(dataset))  # fails before anything is encoded
+    values: dict[str, dict[str, object]] = {}
+    for part, dataset in datasets.items():
+        known = truth_of(dataset, truth, judgements, settings)
+        shortlist = build_shortlist(first or (), dataset, depth or DEPTH, full=full)
+        evaluations = {
+            name: _evaluate(
+                models, dataset, settings, rule, shortlist, known, judgements, foils, bounds
+            )
+            for name, models in compared.items()
+        }
+        if distributed.rank():
+            continue
+        several = len(evaluations) > 1
+        shown = _show_comparison(evaluations) if several else _show_single(*evaluations.values())
+        values[part] = shown
+        if folder is not None:
+            for name, evaluation in evaluations.items():
+                place = folder / part / name.replace("/", "-") if several else folder / part
+                evaluation.retrieval.save(place, evaluation.models)
     if distributed.rank():
         return
-    several = len(evaluations) > 1
-    values = _show_comparison(evaluations) if several else _show_single(*evaluations.values())
     if json is not None:
-        write_json(json, values)
+        write_json(json, values if source.parts else values[""])
     if folder is not None:
-        for name, evaluation in evaluations.items():
-            place = folder / name.replace("/", "-") if several else folder
-            evaluation.retrieval.save(place, evaluation.models)
         output(f"next: {command_line('report', folder)}")
 
 

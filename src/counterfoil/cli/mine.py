@@ -11,6 +11,7 @@ import typer
 from counterfoil.cli.options import (
     CaptionColumn,
     Data,
+    DataSets,
     Device,
     ImageColumn,
     Minutes,
@@ -67,7 +68,7 @@ app = typer.Typer(rich_markup_mode="markdown")
 def mine(
     model: Annotated[list[str], typer.Argument(help="Model folder, HF name, or `vectors`.")],
     folder: NewFolder,
-    data: Data = None,
+    data: DataSets = None,
     caption_column: CaptionColumn = None,
     image_column: ImageColumn = None,
     split: Split = "train",

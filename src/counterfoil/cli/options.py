@@ -44,13 +44,12 @@ Record = TypeVar("Record")
 # Panels of ``counterfoil --help``, in the order in which `counterfoil.cli` adds the verbs.
 RECIPES, CONVERSION, RESEARCH = "Recipes", "Models and features", "Research"
 
-Data = Annotated[
-    str | None,
-    typer.Option(
-        help="Data set: a folder, file, Hugging Face name, or `scenes`, rendered here; its "
-        "settings after a colon, as `photos.csv:caption-column=title,images=pictures/`."
-    ),
-]
+_DATA = (
+    "Data set: a folder, file, Hugging Face name, or `scenes`, rendered here; its settings after "
+    "a colon, as `photos.csv:caption-column=title,images=pictures/`."
+)
+Data = Annotated[str | None, typer.Option(help=_DATA)]
+DataSets = Annotated[list[str] | None, typer.Option(help=f"{_DATA} Repeatable.")]
 DataName = Annotated[
     str, typer.Argument(help="Data set: a folder, a file, or a name as `--data` takes.")
 ]
@@ -121,26 +120,32 @@ INTERRUPTED = 130
 
 
 def data_source(
-    data: str | None,
+    data: str | Sequence[str] | None,
     default: str | None = None,
     *,
     skip_unreadable: bool = False,
     **columns: str | None,
 ) -> DataSource:
     """The data set that a verb reads, as it is typed; `default` if the user names none."""
+    from counterfoil.data.readers.settings import SEVERAL
     from counterfoil.pipelines.run import DataSource
 
-    data = default if data is None else data
+    data = default if not data else data if isinstance(data, str) else SEVERAL.join(data)
     if data is None:
         raise ValueError(
             "no data set is given; add --data with a folder, a file or a Hugging Face name, "
             "as in --data my-photos/, or --data scenes for pictures and captions rendered here"
         )
-    return DataSource.of(data, skip_unreadable=skip_unreadable, **columns)
+    source = DataSource.of(data, skip_unreadable=skip_unreadable, **columns)
+    if source.weight is not None:
+        raise ValueError(f"{data} is one data set, and weights are of several; leave weight out")
+    return source
 
 
 def earlier_corrections(source: DataSource) -> tuple[Correction, ...]:
     """The corrections that are applied when the data are read."""
+    if source.parts:
+        raise ValueError(f"corrections are of one data set; name one of {source.data}")
     from counterfoil.data.corrections import corrections_beside, read_corrections
 
     file = source.corrections or corrections_beside(source.data)

@@ -11,7 +11,7 @@ import typer
 from counterfoil.cli.options import (
     STOPPED,
     CaptionColumn,
-    Data,
+    DataSets,
     Device,
     ImageColumn,
     Minutes,
@@ -177,7 +177,7 @@ Teacher = Annotated[
 def train(
     context: typer.Context,
     loss_or_model: LossOrModel,
-    data: Data = None,
+    data: DataSets = None,
     caption_column: CaptionColumn = None,
     image_column: ImageColumn = None,
     model: Pretrained = None,

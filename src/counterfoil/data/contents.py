@@ -20,6 +20,7 @@ def data_contents(dataset: ImageTextDataset) -> str:
     """Sixteen hex digits of ids, captions and splits, and of a sample of pictures and features."""
     digest = hashlib.sha256(dataset.fingerprint.encode())
     digest.update("\x00".join(dataset.splits).encode())
+    digest.update("".join(f"\x00{name} {w}" for name, w in dataset.datasets.items()).encode())
     for name, features in (("images", dataset.features), ("texts", dataset.text_features)):
         if features is not None:
             digest.update(name.encode())

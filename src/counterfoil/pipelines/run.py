@@ -28,7 +28,13 @@ from counterfoil.core.resumable import difference, partial_folder
 from counterfoil.data.checks import counted, without_unreadable
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.settings import HALVES, KEYS, join_settings, split_settings
+from counterfoil.data.readers.settings import (
+    HALVES,
+    KEYS,
+    SEVERAL,
+    join_settings,
+    split_settings,
+)
 from counterfoil.model import is_model_folder
 from counterfoil.pipelines.pipeline import (
     Recipe,
@@ -188,7 +194,8 @@ class DataSource:
     """Location of a data set.
 
     Attributes:
-        data: path or name that `load_dataset` opens.
+        data: path or name that `load_dataset` opens; or several of these, with their settings and
+            ``::`` between them, which `concatenate_datasets` makes one.
         features: folder of features, if not beside the data.
         images: folder of pictures, if not beside the data.
         corrections: file of corrections, if not beside the data.
@@ -210,6 +217,7 @@ class DataSource:
     caption_column: str | None = None
     image_column: str | None = None
     half: int | None = None
+    weight: float | None = None
 
     @classmethod
     def of(cls, text: str, *, skip_unreadable: bool = False, **columns: str | None) -> DataSource:
@@ -223,12 +231,35 @@ class DataSource:
         Raises:
             ValueError: a setting is unknown, or said twice.
         """
-        name, said = split_settings(text)
         given = {key: value for key, value in columns.items() if value}
+        several = SEVERAL in text and not Path(text).exists()
+        name, said = (text, {}) if several else split_settings(text)
         for key in given.keys() & said:
             option = key.replace("_", "-")
             raise ValueError(f"{option} is said in {text} and by --{option}; say it once")
         return cls(name, **{"skip_unreadable": skip_unreadable} | given | said)
+
+    @cached_property
+    def parts(self) -> dict[str, DataSource]:
+        """The data sets by name, where there are several; equal names are numbered."""
+        if SEVERAL not in self.data or Path(self.data).exists():
+            return {}
+        if self.features or self.images or self.corrections:
+            raise ValueError(
+                "each of several data sets has its own features, images and corrections; write "
+                "them with its name, as in photos.csv:images=pictures/::coco/"
+            )
+        from counterfoil.pipelines.scorers import check_different  # few have several
+
+        columns = {"caption_column": self.caption_column, "image_column": self.image_column}
+        named: dict[str, DataSource] = {}
+        check_different(self.data.split(SEVERAL), "data set")
+        for text in self.data.split(SEVERAL):
+            part = DataSource.of(text, skip_unreadable=self.skip_unreadable, **columns)
+            name = part.open().name
+            same = sum(other.open().name == name for other in named.values())
+            named[f"{name}-{same + 1}" if same else name] = part
+        return named
 
     @property
     def typed(self) -> str:
@@ -244,6 +275,13 @@ class DataSource:
 
     @cached_property
     def _dataset(self) -> ImageTextDataset:
+        if self.parts:
+            from counterfoil.data.concatenate import concatenate_datasets  # few have several
+
+            return concatenate_datasets(
+                {name: part.open() for name, part in self.parts.items()},
+                weights={name: part.weight or 1.0 for name, part in self.parts.items()},
+            )
         dataset = load_dataset(
             self.data,
             features=self.features,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,9 @@ KEYS = {
     "caption-column": "caption_column",
     "image-column": "image_column",
     "half": "half",
+    "weight": "weight",
 }
+SEVERAL = "::"  # between data sets that are one
 # of the images, drawn by their ids: each half is trained on where the other is test
 HALVES = {
     1: {"train": 0.45, "dev": 0.05, "test": 0.5},
@@ -87,6 +90,11 @@ def _value(key: str, value: str) -> Any:
         if value not in UNREADABLE:
             raise ValueError(unknown_name(value, [*UNREADABLE], "what to do with the unreadable"))
         return UNREADABLE[value]
+    if key == "weight":
+        weight = float(value) if re.fullmatch(r"[-+.\d]+(e-?\d+)?", value) else math.nan
+        if not 0 < weight < math.inf:
+            raise ValueError(f"weight={value} is no number above 0; write weight=2 to draw twice")
+        return weight
     if key == "half":
         if value not in map(str, HALVES):
             raise ValueError(f"half={value} is no half of the images; give half=1 or half=2")

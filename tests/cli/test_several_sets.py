@@ -1,0 +1,107 @@
+"""Several data sets on the command line: trained on as one, evaluated one by one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import counterfoil as cf
+import recipes_cases
+import several_cases
+from counterfoil.cli import main
+from counterfoil.pipelines.run import DataSource
+from counterfoil.recipes.catalogue import own_data_recipe
+from counterfoil.training.logging import read_metrics
+
+BOTH = ("--data", "coco", "--data", "my/mine.csv:weight=2")
+TRAIN = ("train", "contrastive", "--model", "clip", "--epochs", "1", "--batch-size", "16")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("several")
+    several_cases.write_coco(folder / "coco", test=8)
+    several_cases.write_table(folder / "my")
+    recipes_cases.clip_like(folder / "clip")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        homogeneous = ("--set", "*.homogeneous_batches=true")
+        assert main([*TRAIN, *BOTH, *homogeneous, "--output", "run"]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(world, monkeypatch):
+    monkeypatch.chdir(world)
+
+
+def test_a_training_of_several(world, capsys):
+    lines = read_metrics(world / "run" / "tuned" / "metrics.jsonl")
+    dev = [line for line in lines if "dev_rsum" in line]
+    assert [set(line) & {"dev_rsum_coco", "dev_rsum_my"} for line in dev] == [{"dev_rsum_coco"}]
+    assert main([*TRAIN, *BOTH, "--set", "*.homogeneous_batches=true", "--output", "run"]) == 0
+    assert "tuned: kept" in capsys.readouterr().err
+    other = ("--data", "coco", "--data", "my/mine.csv:weight=3")
+    assert main([*TRAIN, *other, "--set", "*.homogeneous_batches=true", "--output", "run"]) == 2
+    assert "from other contents" in capsys.readouterr().err
+
+
+def test_an_evaluation_of_each(world, capsys):
+    assert main(["evaluate", "run", *BOTH, "--json", "both.json", "--output", "both"]) == 0
+    both = json.loads((world / "both.json").read_text())
+    for name, data in (("coco", "coco"), ("my", "my/mine.csv")):
+        assert main(["evaluate", "run", "--data", data, "--json", f"{name}.json"]) == 0
+        assert both[name] == json.loads((world / f"{name}.json").read_text())
+        assert (world / "both" / name / "evaluation.json").is_file()
+    assert list(both) == ["coco", "my"]
+    assert main(["evaluate", "run", "clip", "--data", "coco::my/mine.csv", "--output", "two"]) == 0
+    assert (world / "two" / "my" / "clip" / "evaluation.json").is_file()
+
+
+def test_lists_and_a_second_training(world, capsys):
+    assert main(["mine", "clip", *BOTH, "--output", "lists"]) == 0
+    assert "coco + my train: lists" in capsys.readouterr().out
+    train = ("train", "aoq", "--model", "clip", "--epochs", "1", "--negatives", "lists")
+    assert main([*train, *BOTH, "--set", "*.steps=2", "--output", "aoq"]) == 0
+
+
+def test_a_recipe_in_python(world):
+    recipe = own_data_recipe("vsepp", pixels=True)
+    run = cf.run(recipe, data="coco::my/mine.csv", output=world / "vsepp", smoke=True)
+    assert run.finished
+    (result,) = run.evaluations.values()
+    assert result.report.setting.place == "coco + my test"
+
+
+def test_equal_names_are_numbered():
+    data = "scenes:seed=1,images=30::scenes:seed=2,images=30"
+    source = DataSource.of(data)
+    assert source.typed == data
+    assert list(source.open().datasets) == ["scenes", "scenes-2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        ("evaluate run --data coco --data coco", "coco is given twice; name each data set once"),
+        ("train vsepp --data coco --data ./coco", "coco and coco-2 are the same data"),
+        ("train vsepp --data coco --data my/mine.csv:weight=0", "weight=0 is no number above 0"),
+        ("train vsepp --data coco --data my/mine.csv:weight=-2", "weight=-2 is no number above 0"),
+        ("train vsepp --data coco --data my/mine.csv:weight=nan", "weight=nan is no number above"),
+        ("train vsepp --data coco --data my/mine.csv:weight=inf", "weight=inf is no number above"),
+        ("train vsepp --data coco --data my/mine.csv:weight=two", "weight=two is no number above"),
+        ("train vsepp --data my/mine.csv:weight=2", "is one data set, and weights are of several"),
+        ("train vsepp --data coco --data nothing", "nothing does not exist"),
+        (
+            "train vsepp --data coco --set *.homogeneous_batches=true",
+            "homogeneous_batches fills each batch from one of several data sets, and coco is one",
+        ),
+        ("train vsepp --data coco --data my/mine.csv:features=f.npy", "f.npy"),
+        ("judge run --negatives lists --data coco::my/mine.csv --output c", "are of one data set"),
+    ],
+)
+def test_refusals(words, refusal, capsys):
+    assert main(words.split()) == 2
+    assert refusal in " ".join(capsys.readouterr().err.split())
