@@ -100,6 +100,11 @@ def test_equal_names_are_numbered():
         ),
         ("train vsepp --data coco --data my/mine.csv:features=f.npy", "f.npy"),
         ("judge run --negatives lists --data coco::my/mine.csv --output c", "are of one data set"),
+        (
+            "judge run --negatives l --data coco --data my/ --output c",
+            "takes one data set",
+        ),
+        ("train vsepp --data coco:weight=1.2.3", "weight=1.2.3 is no number above 0"),
     ],
 )
 def test_refusals(words, refusal, capsys):

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -243,19 +244,38 @@ def verb(
         examples: command lines to try, the last lines of the verb's help.
         name: of the verb; default the function's.
         panel: of the help.
-        cls: class of the command, such as `RecipeCommand`.
+        cls: class of the command, if not `VerbCommand`.
     """
 
     def add(command: Command) -> Command:
-        added = app.command(name, cls=cls, rich_help_panel=panel, epilog=example(*examples))
+        kind = cls or VerbCommand
+        added = app.command(name, cls=kind, rich_help_panel=panel, epilog=example(*examples))
         added(data_options(command))
         return command
 
     return add
 
 
+class VerbCommand(TyperCommand):
+    """A verb; one that takes one data set refuses two.
+
+    Of other options the last value counts, as everywhere.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse a second ``--data`` where nothing would say that the first is not read."""
+        given = Counter(self.make_parser(ctx).parse_args(args=list(args))[2])
+        for option, times in given.items():
+            if "--data" in option.opts and times > 1 and not option.multiple:
+                raise ValueError(
+                    f"--data is given {times} times, and {ctx.command_path} takes one data set; "
+                    "name one"
+                )
+        return super().parse_args(ctx, args)
+
+
 @final
-class RecipeCommand(TyperCommand):
+class RecipeCommand(VerbCommand):
     """A verb about a recipe: the arguments of the recipe that is named are options too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

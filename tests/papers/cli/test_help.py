@@ -83,7 +83,7 @@ SAME = {  # what many verbs take, by one name and with one sentence
 @pytest.mark.parametrize("option", SAME)
 def test_what_many_verbs_take_is_told_in_one_sentence(option):
     told = {
-        parameter.help
+        parameter.help.removesuffix(" Repeatable.")
         for words, command in VERBS.items()
         if " ".join(words) not in SAME[option]
         for parameter in command.params

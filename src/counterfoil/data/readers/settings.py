@@ -91,9 +91,11 @@ def _value(key: str, value: str) -> Any:
             raise ValueError(unknown_name(value, [*UNREADABLE], "what to do with the unreadable"))
         return UNREADABLE[value]
     if key == "weight":
-        weight = float(value) if re.fullmatch(r"[-+.\d]+(e-?\d+)?", value) else math.nan
+        weight = float(value) if re.fullmatch(r"\d*\.?\d+", value) else math.nan
         if not 0 < weight < math.inf:
-            raise ValueError(f"weight={value} is no number above 0; write weight=2 to draw twice")
+            raise ValueError(
+                f"weight={value} is no number above 0; weight=2 draws each caption twice an epoch"
+            )
         return weight
     if key == "half":
         if value not in map(str, HALVES):
