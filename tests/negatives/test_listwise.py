@@ -16,7 +16,9 @@ from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.ndgl import MarginDistillationLoss, listwise_settings
 from counterfoil.negatives.mining import rerank_proposals, with_true_scores
 from counterfoil.negatives.sampling import SamplingConfig
-from counterfoil.negatives.store import HardNegativeLists
+from counterfoil.negatives.store import HardNegativeLists, NegativeStore
+from counterfoil.scoring.checkpoint import weights_digest
+from counterfoil.scoring.embedding_store import ModelSource
 from counterfoil.training.mined import MinedTeacher
 from counterfoil.training.step import TrainingStep
 from engine_cases import given
@@ -142,8 +144,22 @@ def test_lists_without_a_re_rankers_scores_teach_nothing():
     lists, _ = judged()
     for change, fault in (
         ({"true_scores": None}, "hold no scores of the true pairs"),
-        ({"text_scores": None, "image_scores": None}, "hold no scores; have it score"),
+        ({"text_scores": None, "image_scores": None}, "hold no scores; have the re-ranker score"),
         ({"true_scores": torch.full_like(lists.true_scores, 65504)}, "are beyond 65,504"),
     ):
         with pytest.raises(ValueError, match=f"learns from a re-ranker's scores .*{fault}"):
             MinedTeacher(replace(lists, **change)).check(None, LENS.dataset)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_model_does_not_teach_itself_without_a_word(own: bool, capsys) -> None:
+    (lists, _), host = judged(), cases.host("global", LENS)
+    checkpoint = weights_digest(host) if own else "0" * 16
+    scorer = ModelSource(
+        matcher="it", spec="", checkpoint=checkpoint, identity=checkpoint, score="cosine"
+    )
+    train = LENS.dataset
+    store = NegativeStore.of(lists, dataset=train.fingerprint, split="train", sources=(scorer,))
+    MinedTeacher(store).check(host, train)
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("they teach it nothing new; have the re-ranker score" in said) == own

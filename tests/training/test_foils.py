@@ -198,6 +198,16 @@ def test_foils_of_other_data_or_without_pictures_are_refused(seen, tmp_path):
     assert first != again.describe(), "a training does not go on with other foils"
 
 
+def test_foils_without_what_the_model_reads_of_their_pictures_are_refused(seen):
+    data, host = seen.dataset, train_cases.host("global", seen)
+    foils = foil_set(data, told(data, ANCHORS))
+    source = Foils(replace(foils, dataset=replace(foils.dataset, features=None)))
+    source.check(host, data)
+    loss = WeightedSum(terms={"contrast": (1.0, TripletCLIPLoss())})
+    with pytest.raises(ValueError, match=r"reads features and mine comes without.*:features="):
+        source.begin(host, seen, loss, batches=1)
+
+
 # --- files that people bring ---------------------------------------------------------------------
 
 

@@ -42,7 +42,7 @@ from counterfoil.data.processor import ProcessedDataset, Processor, ProcessorCon
 from counterfoil.losses.base import WeightedSum
 from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.aoq_format import open_lists
-from counterfoil.negatives.store import HardNegativeLists, NegativeStore
+from counterfoil.negatives.store import MINED, HardNegativeLists, NegativeStore
 
 if TYPE_CHECKING:
     from counterfoil.training.callbacks import Callback
@@ -321,6 +321,19 @@ def open_negatives(negatives: Negatives, train: ImageTextDataset) -> HardNegativ
         )
     store.manifest.check_contents(train, "the negatives")
     return store.lists
+
+
+def scored_by(negatives: Negatives) -> frozenset[str]:
+    """Digests of the weights of the models whose scores lists hold; none where it is not said."""
+    if isinstance(negatives, str | Path):
+        folder = Path(negatives)
+        sources = MINED.read_manifest(folder).sources if MINED.exists(folder) else ()
+    elif isinstance(negatives, HardNegativeLists):
+        sources = ()
+    else:
+        store = negatives if isinstance(negatives, NegativeStore) else negatives.store
+        sources = store.manifest.sources
+    return frozenset(source.checkpoint for source in sources)
 
 
 class ListedSource(NegativeSource):

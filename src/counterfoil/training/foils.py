@@ -124,12 +124,23 @@ class Foils(NegativeSource):
         """Make the inputs of the model.
 
         Raises:
-            ValueError: the model reads no words, and the foils have no vectors.
+            ValueError: the model reads no words, and the foils have no vectors; or it reads
+                images or features of pictures, and there are none.
         """
         assert self._set is not None, "`check` opens it"
         vectors = self._set.dataset.text_features
         if data.original.processor.tokenizer is None and vectors is None:
             raise ValueError("this model compares ready-made vectors and cannot read foils")
+        reads, there = data.original.processor.image_processor, self._set.dataset
+        for wanted, read, given in (
+            ("features", reads.reads_features, there.features),
+            ("images", reads.reads_pixels, there.pictures),
+        ):
+            if self.pictures and read and given is None:
+                raise ValueError(
+                    f"this model reads {wanted} and {self._set.name} comes without; name the "
+                    f"folder of those of its pictures, as in my-set/:{wanted}=folder/"
+                )
         self._inputs = data.original.processor.process(self._set.dataset)
 
     def describe(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from counterfoil.core.console import warn
 from counterfoil.core.types import Batch, Needs, Pairs, Role
 from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.data.processor import ProcessedDataset
@@ -30,8 +31,10 @@ from counterfoil.negatives.sources import (
     Negatives,
     PlannedTraining,
     open_negatives,
+    scored_by,
 )
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
+from counterfoil.scoring.checkpoint import weights_digest
 from counterfoil.training.callbacks import Callback
 from counterfoil.training.remine import RemineConfig, Reminer, check_remine
 
@@ -196,6 +199,12 @@ class MinedTeacher(ListedSource):
     def check(self, model: RetrievalModel, data: ImageTextDataset) -> None:
         super().check(model, data)
         check_listed_scores(self.opened(), *_LEARNS)
+        assert self.negatives is not None, "these lists are of it"
+        if scored_by(self.negatives) == {weights_digest(model)}:
+            warn(
+                "the scores of these lists are those of the model that is trained, so they teach "
+                f"it nothing new; {_LEARNS[1]}"
+            )
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "sampling": asdict(self.sampling)}
@@ -250,7 +259,7 @@ class MinedTeacher(ListedSource):
 
 _LEARNS = (
     "a model learns from a re-ranker's scores of listed pairs and of true ones",
-    "have it score them: counterfoil judge RERANKER --negatives LISTS --scores SCORED",
+    "have the re-ranker score them: counterfoil judge RERANKER --negatives LISTS --scores SCORED",
 )
 
 
