@@ -135,7 +135,7 @@ def mine(
     app,
     "counterfoil judge runs/mine --negatives lists/ --data my-photos/ --output corrections.jsonl",
     "counterfoil judge Salesforce/blip-itm-base-coco --negatives lists/ --data my-photos/ "
-    "--output my-photos/corrections.jsonl --scores scored-lists/",
+    "--scores scored-lists/",
 )
 def judge(
     model: Annotated[list[str], typer.Argument(help="Model folder or HF name that judges.")],
