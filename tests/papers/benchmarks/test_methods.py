@@ -76,7 +76,7 @@ def test_explored_declared_confirmed_and_taken_up_again(study, bed, tmp_path, mo
     assert "Open, 2 of 8 seeds" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("study", [s for s in PUBLISHED if (DOCS / PUBLISHED[s].summary).exists()])
+@pytest.mark.parametrize("study", [*methods.STUDIES])
 def test_the_page_shows_its_ledger(study):
     published = PUBLISHED[study]
     found = json.loads((DOCS / published.summary).read_text("utf-8"))
