@@ -40,6 +40,7 @@ from counterfoil.search.index import build_index
 def words(models: Path) -> dict[str, object]:
     """What the names stand for; `models` is of tests/cli/conftest.py."""
     small = " ".join(recipes_cases.SMALL)
+    judge = f"judge {models / 'run/online'} --negatives {models / 'run/lists'} --output c.jsonl"
     both = " ".join(recipes_cases.SMALL_AOQ)  # as the fixture `run` was made
     few, setting = "scenes:images=12", "--set online.processor"
     return {
@@ -54,6 +55,7 @@ def words(models: Path) -> dict[str, object]:
             "*", "online"
         ),
         "TRAIN": f"train vsepp --data photos {small}",
+        "BOTH": both,
         "RUN": f"run aoq --data {SCENES} --output run --smoke {both}",
         "PRECOMP": f"run online --like flickr8k --data pre {small} --set test.protocol=whole "
         f"{setting}.min_count=1 {setting}.standardise=False",
@@ -64,8 +66,8 @@ def words(models: Path) -> dict[str, object]:
         "FOILS": "foils blind set.json --blind captions.txt",
         "EXPORT": f"export {models / 'run/lists'} --data {SCENES} --output out",
         "IMPORT": f"papers import-lists . --output lists --data {SCENES}",
-        "JUDGE": f"judge {models / 'run/online'} --negatives {models / 'run/lists'} "
-        f"--data {SCENES} --output c.jsonl",
+        "JUDGE": f"{judge} --data {SCENES}",
+        "JUDGE_OF": f"{judge} --data",
         "AOQ": f"papers export-lists {models / 'run/lists'} --output aoq --data {SCENES}",
     }
 
@@ -701,7 +703,7 @@ write file x :: run aoq --data $SCENES --output file --smoke
     => file is a file | name a folder with --
 copy $run run :: $RUN --set online.seed=4
     => run/online was made with other settings: online.plan.seed is 0 there and 4 here | choose
-copy $run run :: $RUN --data scenes:images=37
+copy $run run :: run aoq --data scenes:images=37 --output run --smoke $BOTH
     => run/online was made from other data: fingerprint is | choose another --
 write run/online/thesis.tex x :: run aoq --data $SCENES --output run
     => run/online was made by something else
@@ -752,7 +754,8 @@ mkdir w :: papers write tags $pixels $SCENES --output w => exists and is left al
 $IMPORT => should hold one pair of files i2t_NAME.npy and t2i_NAME.npy | neither
 aoq_lists $run coco f30k :: $IMPORT => those of coco, f30k | --name
 aoq_lists $run f30k :: rm t2i_f30k.npy :: $IMPORT => t2i_f30k.npy does not exist
-aoq_lists $run f30k :: $IMPORT --split dev --data scenes:images=24,dev=4,test=4
+aoq_lists $run f30k :: papers import-lists . --output lists --split dev
+    --data scenes:images=24,dev=4,test=4
     => i2t_f30k.npy holds int32 of shape (24, 20) | (4, any)
 aoq_lists $run f30k :: mkdir lists :: $IMPORT => lists exists and is left alone | --output
 photos :: aoq_toy :: papers import-lists . --output x --data photos => captions 5i to 5i+4
@@ -775,7 +778,7 @@ $JUDGE --set weight=0.0 => weight=0.0
 $JUDGE --set wait=1 => 'wait' is not a setting; did you mean 'weight'
 $JUDGE --set weight=heavy => weight | a number
 diagnose $run/lists --data $SCENES --set samples=0 => samples=0
-$JUDGE --data $SCENES,corrections=none => none does not exist
+$JUDGE_OF $SCENES,corrections=none => none does not exist
 
 # audit
 write audit/audit.html mine :: audit $FEW --output audit => audit.html exists and is left alone
