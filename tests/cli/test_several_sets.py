@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -45,7 +47,7 @@ def test_a_training_of_several(world, capsys):
     assert "tuned: kept" in capsys.readouterr().err
     other = ("--data", "coco", "--data", "my/mine.csv:weight=3")
     assert main([*TRAIN, *other, "--set", "*.homogeneous_batches=true", "--output", "run"]) == 2
-    assert "from other contents" in capsys.readouterr().err
+    assert "weights.my is 2.0 there and 3.0 here" in capsys.readouterr().err
 
 
 def test_an_evaluation_of_each(world, capsys):
@@ -56,8 +58,44 @@ def test_an_evaluation_of_each(world, capsys):
         assert both[name] == json.loads((world / f"{name}.json").read_text())
         assert (world / "both" / name / "evaluation.json").is_file()
     assert list(both) == ["coco", "my"]
+    capsys.readouterr()
     assert main(["evaluate", "run", "clip", "--data", "coco::my/mine.csv", "--output", "two"]) == 0
     assert (world / "two" / "my" / "clip" / "evaluation.json").is_file()
+    shown = capsys.readouterr().out
+    assert "next: counterfoil report two/coco, or counterfoil report two/my" in shown
+    assert main(["report", "two/my"]) == 0
+
+
+def test_sets_of_one_name_are_told_apart(world, capsys):
+    data = ("--data", "scenes:seed=1,images=30", "--data", "scenes:seed=2,images=30")
+    assert main(["evaluate", "clip", *data, "--split", "all"]) == 0
+    shown = capsys.readouterr().out
+    assert "scenes all; whole split" in shown
+    assert "scenes-2 all; whole split" in shown
+
+
+def test_an_evaluation_is_refused_before_the_first_set(world, capsys):
+    (world / "bare").mkdir()
+    shutil.copy(world / "my" / "0.png", world / "bare")
+    assert main(["evaluate", "clip", "--data", "coco", "--data", "bare", "--split", "all"]) == 2
+    answer = capsys.readouterr()
+    assert "bare holds no captions to rank" in " ".join(answer.err.split())
+    assert not answer.out
+
+
+def test_pictures_that_no_table_names_are_indexed(world, capsys):
+    shutil.copytree(world / "my", world / "more")
+    shutil.copy(world / "my" / "0.png", world / "more" / "unnamed.png")
+    assert main(["index", "clip", "more::coco", "--output", "index"]) == 0
+    images = 1 + sum(several_cases.MINE.values()) + sum(several_cases.COCO.values()) + 8
+    assert f"index: {images} images" in capsys.readouterr().out
+
+
+def test_features_are_not_left_out_in_silence(capsys):
+    regions = "scenes:images=30,features=regions"
+    assert DataSource.of(f"{regions}::scenes:images=30,seed=2").open().features is None
+    warning = "features of scenes are not read beside other data sets, pictures are"
+    assert warning in " ".join(capsys.readouterr().err.split())
 
 
 def test_lists_and_a_second_training(world, capsys):
@@ -83,6 +121,28 @@ def test_equal_names_are_numbered():
 
 
 @pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (["mine", "mine-2", "x/mine"], ["mine", "mine-2", "mine-3"]),
+        (["mine", "x/mine", "mine-2"], ["mine", "mine-3", "mine-2"]),
+    ],
+)
+def test_no_set_takes_the_place_of_another(tmp_path, monkeypatch, folders, names):
+    monkeypatch.chdir(tmp_path)
+    for folder in folders:
+        Path(folder).mkdir(parents=True)
+        table = several_cases.write_table(tmp_path / folder / "files")
+        for file in (*table.parent.glob("*.png"), table):
+            file.rename(Path(folder, file.name))
+        Path(folder, "mine.csv").rename(Path(folder, "captions.csv"))
+        text = Path(folder, "captions.csv").read_text()
+        Path(folder, "captions.csv").write_text(text.replace("A ", f"{folder} "))
+    data = DataSource.of("::".join(folders)).open()
+    assert list(data.datasets) == names
+    assert len(data) == 3 * sum(several_cases.MINE.values())
+
+
+@pytest.mark.parametrize(
     ("words", "refusal"),
     [
         ("evaluate run --data coco --data coco", "coco is given twice; name each data set once"),
@@ -104,9 +164,19 @@ def test_equal_names_are_numbered():
             "judge run --negatives l --data coco --data my/ --output c",
             "takes one data set",
         ),
+        (
+            "train vsepp --data coco --data my:features=coco",
+            "features are not read of several data",
+        ),
+        ("data check coco::", "'coco::' names an empty data set"),
+        ("data check ::coco", "'::coco' names an empty data set"),
+        ("data check a::b --caption-column x", "a does not exist"),
+        ("train vsepp --data odd::name --data coco", "odd::name: :: stands between data sets"),
+        ("search run dog --data my --data coco", "counterfoil search takes one data set"),
         ("train vsepp --data coco:weight=1.2.3", "weight=1.2.3 is no number above 0"),
     ],
 )
 def test_refusals(words, refusal, capsys):
+    Path("odd::name").mkdir(exist_ok=True)
     assert main(words.split()) == 2
     assert refusal in " ".join(capsys.readouterr().err.split())

@@ -132,7 +132,10 @@ def test_sets_that_are_refused(sets, both):
     mine = sets["mine"]
     refused = {
         "a and b are the same data; give them once": {"a": mine, "b": mine},
-        "my/photos has a / in it": {"coco": sets["coco"], "my/photos": mine},
+        "'my/photos' is no name of a data set; give one without a /": {
+            "coco": sets["coco"],
+            "my/photos": mine,
+        },
         "both has a column 'dataset'": {"both": both, "mine": mine},
         "mine has no pictures": {"coco": sets["coco"], "mine": replace(mine, pictures=None)},
         "all with one kind of `positives`": {
@@ -144,6 +147,12 @@ def test_sets_that_are_refused(sets, both):
     for refusal, given in refused.items():
         with pytest.raises(ValueError, match=refusal):
             cf.concatenate_datasets(given)
+    with pytest.raises(ValueError, match="'' is no name of a data set"):
+        cf.concatenate_datasets({"": sets["coco"]})
+    with pytest.raises(TypeError, match="give data sets by name"):
+        cf.concatenate_datasets({1: sets["coco"]})
+    with pytest.raises(TypeError, match="give weights by name"):
+        cf.concatenate_datasets(sets, weights=[1, 2])
     with pytest.raises(TypeError, match="give data sets by name"):
         cf.concatenate_datasets([mine])
     with pytest.raises(TypeError, match="'mine' is a name"):
@@ -205,6 +214,27 @@ def test_an_epoch_that_is_continued(sets, homogeneous):
     for start in range(len(whole) + 1):
         rest = list(sampler_of(plan, data).epoch(2, start=start))
         assert [rows.tolist() for rows in rest] == [rows.tolist() for rows in whole[start:]]
+
+
+def test_splits_of_two_names_are_one(sets):
+    named = ["val" if split == "dev" else split for split in sets["coco"].splits]
+    other = ["dev" if split == "test" else split for split in sets["mine"].splits]
+    changed = {"coco": named, "mine": other}
+    data = cf.concatenate_datasets(
+        {name: replace(sets[name], splits=splits) for name, splits in changed.items()}
+    )
+    assert len(data["dev"]) == len(data["val"]) == len(sets["coco"]["dev"]) + other.count("dev")
+
+
+@pytest.mark.parametrize("changes", [{"homogeneous_batches": True}, {"batch": 4}])
+def test_a_set_without_captions_to_draw(sets, changes):
+    bare = replace(
+        sets["mine"], text_ids=[], texts=[], text_to_image=torch.empty(0, dtype=torch.long)
+    )
+    weights = {"bare": 2.0} if "batch" in changes else None
+    data = cf.concatenate_datasets({"coco": sets["coco"], "bare": bare}, weights=weights)
+    with pytest.raises(ValueError, match="bare has no captions in train"):
+        sampler_of(TrainConfig(**{"batch": 8, **changes}), data["train"])
 
 
 def test_batches_that_are_refused(sets, both):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -134,7 +134,10 @@ def evaluate(
     source = data_source(data, caption_column=caption_column, image_column=image_column)
     sets = source.parts or {"": source}
     datasets = {name: each.split(split) for name, each in sets.items()}
+    if source.parts:  # of equal names, tables say which
+        datasets = {name: replace(each, name=name) for name, each in datasets.items()}
     for dataset in datasets.values():
+        dataset.check_captions("to rank")
         folds_of(settings, len(dataset))  # fails before anything is encoded
     values: dict[str, dict[str, object]] = {}
     for part, dataset in datasets.items():
@@ -160,7 +163,8 @@ def evaluate(
     if json is not None:
         write_json(json, values if source.parts else values[""])
     if folder is not None:
-        output(f"next: {command_line('report', folder)}")
+        places = (command_line("report", folder / part) for part in datasets)
+        output(f"next: {', or '.join(places)}")
 
 
 def _check_options(models: int, *, first: bool, shortlist: bool, foils: bool, own: bool) -> None:

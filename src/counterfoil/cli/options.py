@@ -131,6 +131,9 @@ def data_source(
     from counterfoil.data.readers.settings import SEVERAL
     from counterfoil.pipelines.run import DataSource
 
+    for each in data if isinstance(data, list) and len(data) > 1 else ():
+        if SEVERAL in each and Path(each).exists():
+            raise ValueError(f"{each}: {SEVERAL} stands between data sets; rename it")
     data = default if not data else data if isinstance(data, str) else SEVERAL.join(data)
     if data is None:
         raise ValueError(

@@ -18,6 +18,7 @@ from counterfoil.cli.options import (
     Device,
     Rerank,
     Split,
+    VerbCommand,
     data_source,
     example,
     loading,
@@ -87,6 +88,7 @@ NO_INDEX = "with a query alone, without an index or a model before it"
 
 
 @app.command(
+    cls=VerbCommand,
     epilog=example(
         'counterfoil search "a dog in the snow"',
         'counterfoil search "a dog in the snow" --photos my-photos/ --open',
@@ -97,7 +99,7 @@ NO_INDEX = "with a query alone, without an index or a model before it"
         'counterfoil search my-index/ "a dog" --where album=holiday --where "year>=2020"',
         'counterfoil search my-index/ "a dog in the snow" --rerank runs/tags/vilt --depth 50',
         'counterfoil search runs/mine "a dog in the snow" --data my-photos/',
-    )
+    ),
 )
 def search(
     context: typer.Context,

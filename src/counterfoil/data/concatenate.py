@@ -13,7 +13,7 @@ from PIL import Image
 
 from counterfoil.core.config import parse_choice
 from counterfoil.core.types import Pairs
-from counterfoil.data.dataset import DATASET, ImageTextDataset, check_dataset
+from counterfoil.data.dataset import DATASET, ImageTextDataset, canonical_split, check_dataset
 from counterfoil.data.images import PictureFiles, Pictures
 
 
@@ -33,13 +33,15 @@ def concatenate_datasets(
             random half, anew each epoch; 1 for sets that are not named.
 
     Raises:
-        TypeError: what is given are no data sets by name.
+        TypeError: what is given are no data sets or weights by name.
         ValueError: a name or a weight does not fit, a set has no pictures, or two are the same.
 
     >>> both = concatenate_datasets({"coco": coco, "mine": mine})  # doctest: +SKIP
     """
-    if not isinstance(datasets, Mapping):
+    if not (isinstance(datasets, Mapping) and all(isinstance(name, str) for name in datasets)):
         raise TypeError("give data sets by name, as in concatenate_datasets({'coco': coco, …})")
+    if not isinstance(weights, Mapping | None):
+        raise TypeError("give weights by name of the data set, as in weights={'coco': 2}")
     for dataset in datasets.values():
         check_dataset(dataset, "cf.concatenate_datasets({'mine': data, …})")
     every = dict.fromkeys(datasets, 1.0) | dict(weights or {})
@@ -65,7 +67,7 @@ def concatenate_datasets(
         text_to_image=torch.cat(
             [part.text_to_image + start * (part.text_to_image >= 0) for part, start, _ in starts]
         ),
-        splits=[split for part in parts for split in part.splits],
+        splits=[canonical_split(split) for part in parts for split in part.splits],
         pictures=_pictures([part.pictures for part in parts if part.pictures is not None]),
         split_name="+".join(dict.fromkeys(part.split_name for part in parts)),
         extra_positives=pairs("extra_positives"),
@@ -98,9 +100,12 @@ def _check(datasets: Mapping[str, ImageTextDataset], weights: Mapping[str, float
             )
         if datasets[name].pictures is None:
             raise ValueError(f"{name} has no pictures, which several data sets are read by")
-        if "/" in name or DATASET in datasets[name].columns:
-            wrong = "has a / in it" if "/" in name else f"has a column {DATASET!r}"
-            raise ValueError(f"{name} {wrong}, where names of data sets are to stand; rename it")
+        if not name or "/" in name:
+            raise ValueError(f"{name!r} is no name of a data set; give one without a /")
+        if DATASET in datasets[name].columns:
+            raise ValueError(
+                f"{name} has a column {DATASET!r}, where names of data sets are to stand; rename it"
+            )
     if len({dataset.positives for dataset in datasets.values()}) != 1:
         raise ValueError("give at least one data set, and all with one kind of `positives`")
 

@@ -152,7 +152,11 @@ def _record(context: RunContext, stage: Stage, now: Literal["running", "done"]) 
         "digest": context.digests[stage.name],
         "counterfoil": __version__,
         "stage": recipe_to_dict(stage),
-        "data": {"name": context.dataset.name, "fingerprint": context.dataset.fingerprint},
+        "data": {
+            "name": context.dataset.name,
+            "fingerprint": context.dataset.fingerprint,
+            **({"weights": dict(weights)} if (weights := context.dataset.datasets) else {}),
+        },
     }
 
 
@@ -252,13 +256,32 @@ class DataSource:
         from counterfoil.pipelines.scorers import check_different  # few have several
 
         columns = {"caption_column": self.caption_column, "image_column": self.image_column}
+        texts = self.data.split(SEVERAL)
+        if not all(map(str.strip, texts)):
+            raise ValueError(
+                f"{self.data!r} names an empty data set; write a name on each side of {SEVERAL} "
+                "and after each --data"
+            )
+        check_different(texts, "data set")
+        each = [
+            replace(
+                DataSource.of(text, skip_unreadable=self.skip_unreadable, **columns),
+                unlisted=self.unlisted,
+            )
+            for text in texts
+        ]
+        for text, part in zip(texts, each, strict=True):
+            if part.features:
+                raise ValueError(
+                    f"{text}: features are not read of several data sets, their pictures are; "
+                    "leave features out, or name one data set"
+                )
+        names = [part.open().name for part in each]
         named: dict[str, DataSource] = {}
-        check_different(self.data.split(SEVERAL), "data set")
-        for text in self.data.split(SEVERAL):
-            part = DataSource.of(text, skip_unreadable=self.skip_unreadable, **columns)
-            name = part.open().name
-            same = sum(other.open().name == name for other in named.values())
-            named[f"{name}-{same + 1}" if same else name] = part
+        for part, name in zip(each, names, strict=True):
+            numbered = (f"{name}-{number}" for number in itertools.count(2))
+            free = (other for other in numbered if other not in {*names, *named})
+            named[next(free) if name in named else name] = part
         return named
 
     @property
@@ -278,6 +301,9 @@ class DataSource:
         if self.parts:
             from counterfoil.data.concatenate import concatenate_datasets  # few have several
 
+            for name, part in self.parts.items():
+                if part.open().features is not None:
+                    warn(f"features of {name} are not read beside other data sets, pictures are")
             return concatenate_datasets(
                 {name: part.open() for name, part in self.parts.items()},
                 weights={name: part.weight or 1.0 for name, part in self.parts.items()},

@@ -577,6 +577,12 @@ def sampler_of(
             "homogeneous_batches and a batch"
         )
     several = len(parts) > 1 and (homogeneous or weighted)
+    for name, images in parts.items() if several else ():
+        if not dataset.relation.counts[images].any():
+            raise ValueError(
+                f"{name} has no captions in {dataset.split_name}, and weights and "
+                "homogeneous_batches draw captions of each data set; leave it out"
+            )
     return BatchSampler(
         dataset.relation,
         batch=plan.batch or max(len(dataset.texts), 1),
