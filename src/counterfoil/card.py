@@ -242,6 +242,7 @@ def _training(card: SavedModelCard) -> dict[str, Any]:
             (name, f"{split['images']:,}", f"{split['captions']:,}")
             for name, split in sorted(record["splits"].items(), reverse=True)  # train first
         ],
+        "weights": record.get("weights"),
         "corrections": record.get("corrections"),
         "losses": [
             (

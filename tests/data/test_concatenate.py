@@ -315,6 +315,23 @@ def test_dev_is_measured_set_by_set(sets, tmp_path):
     trainer(tmp_path / "chosen", often, epochs=2, config=chosen).train()  # captions meet themselves
 
 
+def test_dev_of_a_set_without_captions_chooses_nothing(sets, tmp_path):
+    none = {"text_ids": [], "texts": [], "text_to_image": torch.empty(0, dtype=torch.long)}
+    bare = replace(sets["mine"], splits=["dev"] * len(sets["mine"]), **none)
+    data = cf.concatenate_datasets({"coco": sets["coco"], "bare": bare})
+    tuned = trainer(tmp_path / "run", data, epochs=1).train()
+    assert tuned.card.metrics["rsum"] == tuned.card.metrics["rsum_coco"]
+    assert "rsum_bare" not in tuned.card.metrics
+
+
+def test_a_card_says_how_often_sets_were_drawn(sets, tmp_path):
+    data = cf.concatenate_datasets(sets, weights={"mine": 1.5})
+    tuned = trainer(tmp_path / "run", data, epochs=1).train()
+    tuned.save_pretrained(tmp_path / "shared")
+    card = (tmp_path / "shared" / "README.md").read_text()
+    assert "how often an epoch draws each of their captions: coco 1, mine 1.5." in card
+
+
 def test_mined_lists_hold_items_of_all_sets(both):
     train = both["train"]
     negatives = cf.mine_hard_negatives(

@@ -63,6 +63,8 @@ def training_record(
             **_versions(),
         },
     }
+    if train.datasets:
+        record["weights"] = dict(train.datasets)
     if train.corrections:
         record["corrections"] = train.corrections
     if (manifest := _manifest(negatives)) is not None:

@@ -847,7 +847,7 @@ def dev_figures(model: Model, dataset: ImageTextDataset) -> DevMetrics:
     "rsum_coco" is that of the set "coco". The model gives the processor; where the weights in
     training are a part of it, it is evaluated as a whole.
     """
-    sets = dataset.separate()
+    sets = {name: each for name, each in dataset.separate().items() if each.texts}
 
     def figures(full_model: Model, dataset: ImageTextDataset) -> dict[str, float]:
         report = evaluate_protocol([full_model.embed(dataset)], dataset)
