@@ -440,6 +440,22 @@ def test_a_pair_that_was_judged_is_no_negative_of_a_batch():
         assert not bool(batch.positive[block.image, block.text].any())
 
 
+@pytest.mark.parametrize("positives", ["id", "diagonal"])
+def test_a_judged_caption_that_is_drawn_twice(positives):
+    dataset = replace(
+        small_corpus(COUNTS),
+        extra_positives=Pairs(torch.tensor([0, 3]), torch.tensor([2, 3])),
+        positives=positives,
+    )
+    processor = ProcessorConfig().fit(dataset).process(dataset)
+    batch = collate(processor, torch.tensor([2, 0, 2, 0]))
+    image, text = batch.image_rows, batch.text_rows
+    block = {(i, t) for i in range(len(image)) for t in range(4) if (image[i], text[t]) == (0, 2)}
+    found = batch.exempt.block
+    assert set(zip(found.image.tolist(), found.text.tolist())) == block
+    assert len(block) == (4 if positives == "diagonal" else 2)
+
+
 def test_without_judged_pairs_there_is_nothing_to_leave_out():
     assert collate(laid(), torch.tensor([0, 2])).exempt is None
 

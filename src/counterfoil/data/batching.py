@@ -424,26 +424,35 @@ def _exempt(
         return None
     none = torch.zeros(0, dtype=torch.long)
     exempt = relation.exempt or Pairs(none, none)
-    places = torch.full_like(relation.text_to_image, -1)
-    places[texts] = torch.arange(len(texts))
-    here = (places[exempt.text] >= 0).nonzero().squeeze(1)
+    present = torch.zeros_like(relation.text_to_image, dtype=torch.bool)
+    present[texts] = True
+    pair = present[exempt.text].nonzero().squeeze(1)
+    # a text has several places where a weight draws it twice
+    again, text = _all_places(texts, exempt.text[pair])
+    pair = pair[again]
     # an image has several rows where each text has one of its own
-    order = images.argsort(stable=True)
-    bounds = [
-        torch.searchsorted(images[order], exempt.image[here], right=right)
-        for right in (False, True)
-    ]
-    counts = bounds[1] - bounds[0]
-    turn = torch.arange(int(counts.sum())) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-    image = order[bounds[0].repeat_interleave(counts) + turn]
-    pair = here.repeat_interleave(counts)
-    text = places[exempt.text[pair]]
+    again, image = _all_places(images, exempt.image[pair])
+    pair, text = pair[again], text[again]
     wrong = anchor[text] != image
     exempt_negatives = {
         r: relation.exempt_weight(p.image, p.text) >= 0 for r, p in negatives.items()
     }
     weight = relation.exempt_weights[pair]
     return ExemptPairs(Pairs(image[wrong], text[wrong]), weight[wrong], exempt_negatives)
+
+
+def _all_places(values: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Every place in `values` of each wanted one: numbers of the wanted, and the places.
+
+    >>> _all_places(torch.tensor([7, 5, 7]), torch.tensor([5, 6, 7]))
+    (tensor([0, 2, 2]), tensor([1, 0, 2]))
+    """
+    order = values.argsort(stable=True)
+    first, end = (torch.searchsorted(values[order], wanted, right=right) for right in (False, True))
+    counts = end - first
+    turn = torch.arange(int(counts.sum())) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    number = torch.arange(len(wanted)).repeat_interleave(counts)
+    return number, order[first[number] + turn]
 
 
 def _without_exempt(role: Role, pairs: Pairs, relation: Relation) -> Pairs:
