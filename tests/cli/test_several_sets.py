@@ -98,6 +98,14 @@ def test_features_are_not_left_out_in_silence(capsys):
     assert warning in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_set_that_is_not_trained_on_is_named(world, capsys):
+    table = several_cases.write_table(world / "tests")
+    table.write_text(table.read_text().replace(",train,", ",test,").replace("A ", "Some "))
+    assert main([*TRAIN, "--data", "coco", "--data", "tests", "--output", "named"]) == 0
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "tests has no train split, so nothing is trained on it" in shown
+
+
 def test_lists_and_a_second_training(world, capsys):
     assert main(["mine", "clip", *BOTH, "--output", "lists"]) == 0
     assert "coco + my train: lists" in capsys.readouterr().out
@@ -168,6 +176,11 @@ def test_no_set_takes_the_place_of_another(tmp_path, monkeypatch, folders, names
             "train vsepp --data coco --data my:features=coco",
             "features are not read of several data",
         ),
+        (
+            "train contrastive --model clip --data coco --data my/mine.csv --epochs 1 "
+            "--set *.select=rsum_my --output selected",
+            "'rsum_my' is not a dev figure to select by; did you mean 'rsum'?",
+        ),
         ("data check coco::", "'coco::' names an empty data set"),
         ("data check ::coco", "'::coco' names an empty data set"),
         ("data check a::b --caption-column x", "a does not exist"),
@@ -179,4 +192,6 @@ def test_no_set_takes_the_place_of_another(tmp_path, monkeypatch, folders, names
 def test_refusals(words, refusal, capsys):
     Path("odd::name").mkdir(exist_ok=True)
     assert main(words.split()) == 2
-    assert refusal in " ".join(capsys.readouterr().err.split())
+    shown = " ".join(capsys.readouterr().err.split())
+    assert refusal in shown
+    assert "epoch 1" not in shown, "refused before the training"

@@ -371,6 +371,9 @@ def run_pipeline(
     distributed.init()
     dataset = source.open()
     dataset.check_captions("to train on")
+    for name, part in source.parts.items():
+        if "train" not in part.open().split_names:
+            warn(f"{name} has no train split, so nothing is trained on it")
     digests = stage_digests(recipe, data_contents(dataset))
     context = RunContext(recipe, dataset, folder, digests, deadline)
     missing = any(stage_state(context, stage) != "done" for stage in recipe.stages)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from counterfoil import __version__
 from counterfoil.core import distributed
-from counterfoil.core.config import Config, digest
+from counterfoil.core.config import Config, digest, parse_choice
 from counterfoil.core.console import detail, info, progress, warn
 from counterfoil.core.io import check_room
 from counterfoil.core.registry import added
@@ -751,7 +751,7 @@ class Trainer:
             self.model.process(self.train_set),
             folder=self.output,
             sources=self.sources,
-            evaluate=dev_figures(self.model, self.dev) if self.dev else None,
+            evaluate=dev_figures(self.model, self.dev, self.config.select) if self.dev else None,
             callbacks=self.callbacks,
             run=digest(facts),
             asked=facts,
@@ -840,14 +840,20 @@ def _again(start: Model, output: Path) -> str:
     return f"cf.load_model({str(output)!r}{into})"
 
 
-def dev_figures(model: Model, dataset: ImageTextDataset) -> DevMetrics:
+def dev_figures(model: Model, dataset: ImageTextDataset, select: str = "rsum") -> DevMetrics:
     """Return a function that evaluates weights in training on a data set.
 
     Of several data sets that were made one, each is ranked by itself, and figures are their means;
     "rsum_coco" is that of the set "coco". The model gives the processor; where the weights in
     training are a part of it, it is evaluated as a whole.
+
+    Raises:
+        ValueError: `select` is the figure of a set that has no captions here.
     """
     sets = {name: each for name, each in dataset.separate().items() if each.texts}
+    if sets and select.startswith("rsum_"):
+        known = ["rsum", *(f"rsum_{name}" for name in sets)]
+        parse_choice(known, select, "a dev figure to select by")
 
     def figures(full_model: Model, dataset: ImageTextDataset) -> dict[str, float]:
         report = evaluate_protocol([full_model.embed(dataset)], dataset)

@@ -323,7 +323,7 @@ def dev_measure(context: RunContext, stage: ModelStage, model: Model) -> DevMetr
     dataset = selection_dataset(context, stage)
     if dataset is None:
         return None
-    measure = dev_figures(model, dataset)
+    measure = dev_figures(model, dataset, stage.plan.select)
     if dataset is context.dev:
         return measure
     return lambda network: {**measure(network), IMAGES: float(len(dataset))}
