@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import full_run
 
@@ -34,6 +36,21 @@ def test_a_page_without_a_place_is_refused(tmp_path):
     page.write_text("# Nothing\n", "utf-8")
     with pytest.raises(ValueError, match="has no place <!-- full run -->"):
         full_run.write_page(ROWS, page)
+
+
+def test_operations_are_those_of_torchs_own_counter():
+    layer, seen = torch.nn.TransformerEncoderLayer(32, 4, 64), torch.randn(5, 7, 32)
+
+    @torch.inference_mode()
+    def encode():
+        torch.nn.functional.linear(layer.eval()(seen), seen[0, 0].expand(9, -1))
+
+    for run in (lambda: layer.train()(seen).sum().backward(), encode):
+        with FlopCounterMode(display=False) as theirs:
+            run()
+        with full_run.Operations() as ours:
+            run()
+        assert ours.count == theirs.get_total_flops() > 0
 
 
 @pytest.mark.slow
