@@ -149,6 +149,50 @@ def test_json_lines_of_docci(tmp_path):
         assert dataset.split("qual_test").texts == [rows[-1]["description"]]
 
 
+def write_dci(folder, parts=("train", "valid", "test"), notes="annotations"):
+    listed = {}
+    for n, split in enumerate(parts):
+        (folder / "photos").mkdir(exist_ok=True, parents=True)
+        (folder / notes).mkdir(exist_ok=True)
+        write_picture(folder / "photos" / f"sa_{n}.jpg", seed=n)
+        about = {"image": f"sa_{n}.jpg", "short_caption": f"short {n}"}
+        about |= {"extra_caption": f"More of {n}. ", "mask_data": {}, "mask_keys": []}
+        (folder / notes / f"{n}.json").write_text(json.dumps(about))
+        listed[split] = [f"{n}.json"]
+    (folder / "splits.json").write_text(json.dumps(listed))
+
+
+@pytest.mark.parametrize("notes", ["annotations", "complete"])
+@pytest.mark.parametrize("inside", ["", "data/densely_captioned_images"])
+def test_densely_captioned_images(tmp_path, notes, inside):
+    write_dci(tmp_path / inside, notes=notes)
+    dataset = load_dataset(tmp_path)
+    assert dataset.texts == ["short 0\nMore of 0.", "short 1\nMore of 1.", "short 2\nMore of 2."]
+    assert dataset.splits == ["train", "dev", "test"]
+    assert [name.rpartition("/")[2] for name in dataset.image_ids] == [
+        f"sa_{n}.jpg" for n in range(3)
+    ]
+    assert all(path.is_file() for path in dataset.pictures.paths)
+    assert not dataset.left_out
+
+
+def test_densely_captioned_images_that_lack_something(tmp_path, capsys):
+    write_dci(tmp_path)
+    note = tmp_path / "annotations" / "1.json"
+    note.write_text(json.dumps({"image": "sa_1.jpg", "short_caption": "", "extra_caption": None}))
+    assert load_dataset(tmp_path).texts == ["short 0\nMore of 0.", "short 2\nMore of 2."]
+    assert "1 left out, rows without a caption, such as sa_1.jpg" in capsys.readouterr().err
+    note.write_text("[]")
+    with pytest.raises(ValueError, match="names no picture"):
+        load_dataset(tmp_path)
+    note.unlink()
+    with pytest.raises(ValueError, match=r"annotations/1\.json"):
+        load_dataset(tmp_path)
+    (tmp_path / "splits.json").write_text("[1]")
+    with pytest.raises(ValueError, match="is not as DCI writes it"):
+        load_dataset(tmp_path)
+
+
 def test_negbench_retrieval_is_data(tmp_path):
     (tmp_path / "val2017").mkdir()
     lines = ["filepath,captions"]

@@ -28,6 +28,7 @@ from counterfoil.data.readers.source import Format, Source
 _OWN = (
     "counterfoil.data.readers.huggingface:SAVED",
     "counterfoil.data.readers.karpathy:KARPATHY",
+    "counterfoil.data.readers.dci:DCI",
     "counterfoil.data.readers.embeddings:EMBEDDINGS",
     "counterfoil.data.readers.coco:COCO",
     "counterfoil.data.readers.tokens:TOKENS",

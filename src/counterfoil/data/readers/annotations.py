@@ -79,12 +79,14 @@ class Annotations:
         left_out: rows that are no captions, by reason.
         name: of the data set; by default that of the folder.
         pictures_needed: False for files that people read for features alone, without any picture.
+        files: other files that were read for it.
     """
 
     rows: list[Annotation] = field(default_factory=list)
     left_out: dict[str, list[str]] = field(default_factory=dict)
     name: str = ""
     pictures_needed: bool = True
+    files: list[Path] = field(default_factory=list)
 
     def leave_out(self, reason: str, name: str) -> None:
         """Note a row that is not read."""
@@ -151,7 +153,7 @@ def _read(
     for remark in remarks:
         warn(f"{where}: {remark}")
     listing = source.pictures
-    read_files = {*files, *(file for part in parts for file in part.lists)}
+    read_files = {*files, *(f for p in parts for f in (*p.lists, *p.notes.files))}
     read_files |= {file.resolve() for file in read_files}
     paths = [image.path for image in images]
     needed = any(part.notes.pictures_needed for part in parts)
