@@ -272,7 +272,7 @@ class VerbCommand(TyperCommand):
             if "--data" in option.opts and times > 1 and not option.multiple:
                 raise ValueError(
                     f"--data is given {times} times, and {ctx.command_path} takes one data set; "
-                    "name one"
+                    "name one, or several as one, A::B"
                 )
         return super().parse_args(ctx, args)
 
