@@ -164,7 +164,8 @@ def spent(row: dict[str, Any], name: str) -> Iterator[None]:
 class Operations(TorchDispatchMode):
     """Counts operations of matrix products as `FlopCounterMode` does.
 
-    That keeps something of every module at every step: after 200 steps of CHAN with BERT, three gigabytes.
+    That keeps something of every module at every step: of 200 steps of CHAN with BERT, three
+    gigabytes.
     """
 
     def __init__(self) -> None:
