@@ -109,10 +109,11 @@ def test_a_set_that_is_not_trained_on_is_named(world, capsys):
 def test_lists_and_a_second_training(world, capsys):
     assert main(["mine", "clip", *BOTH, "--output", "lists"]) == 0
     assert "coco + my train: lists" in capsys.readouterr().out
-    train = ("train", "aoq", "--model", "clip", "--epochs", "1", "--negatives", "lists")
-    assert main([*train, *BOTH, "--set", "*.steps=2", "--output", "aoq"]) == 0
+    train = (*TRAIN, "--negatives", "lists")
+    assert main([*train, *BOTH, "--set", "*.steps=2", "--output", "again"]) == 0
 
 
+@pytest.mark.papers
 def test_a_recipe_in_python(world):
     recipe = own_data_recipe("vsepp", pixels=True)
     run = cf.run(recipe, data="coco::my/mine.csv", output=world / "vsepp", smoke=True)
@@ -163,7 +164,7 @@ def test_no_set_takes_the_place_of_another(tmp_path, monkeypatch, folders, names
         ("train vsepp --data my/mine.csv:weight=2", "is one data set, and weights are of several"),
         ("train vsepp --data coco --data nothing", "nothing does not exist"),
         (
-            "train vsepp --data coco --set *.homogeneous_batches=true",
+            "train contrastive --model clip --data coco --set *.homogeneous_batches=true",
             "homogeneous_batches fills each batch from one of several data sets, and coco is one",
         ),
         ("train vsepp --data coco --data my/mine.csv:features=f.npy", "f.npy"),
