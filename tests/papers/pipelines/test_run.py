@@ -198,14 +198,15 @@ SETTINGS, CONTENTS = "was made with other settings: ", "was made from other cont
         (("--set", "lists.texts=7"), "lists.texts is 20 there and 7 here"),
         (("--set", "lists.positives=text"), "lists.positives is id there and text here"),
         (("--set", "test-online.split=dev"), "test-online.split is test there and dev here"),
-        (("--data", "scenes:images=36,seed=1"), "was made from other data: fingerprint is"),
-        (("--data", "scenes:images=36,size=32"), CONTENTS),
-        (("--data", "scenes:images=36,features=regions"), CONTENTS),
+        (("scenes:images=36,seed=1",), "was made from other data: fingerprint is"),
+        (("scenes:images=36,size=32",), CONTENTS),
+        (("scenes:images=36,features=regions",), CONTENTS),
     ],
 )
 def test_other_settings_are_refused(more, words, copy, capsys):
     before = snapshot(copy)
-    assert aoq(copy, DATA, *more) == 2
+    data, options = (more[0], ()) if len(more) == 1 else (DATA, more)
+    assert aoq(copy, data, *options) == 2
     assert words in " ".join(capsys.readouterr().err.split())
     assert snapshot(copy) == before
 
