@@ -109,6 +109,9 @@ def test_a_set_that_is_not_trained_on_is_named(world, capsys):
 def test_lists_and_a_second_training(world, capsys):
     assert main(["mine", "clip", *BOTH, "--output", "lists"]) == 0
     assert "coco + my train: lists" in capsys.readouterr().out
+    judge = ("judge", "clip", "--negatives", "lists", "--data", "coco::my/mine.csv:weight=2")
+    assert main([*judge, "--scores", "scored"]) == 0
+    assert "pairs scored by clip: scored" in capsys.readouterr().out
     train = (*TRAIN, "--negatives", "lists")
     assert main([*train, *BOTH, "--set", "*.steps=2", "--output", "again"]) == 0
 
@@ -151,44 +154,47 @@ def test_no_set_takes_the_place_of_another(tmp_path, monkeypatch, folders, names
     assert len(data) == 3 * sum(several_cases.MINE.values())
 
 
+REFUSALS = [
+    ("evaluate run --data coco --data coco", "coco is given twice; name each data set once"),
+    ("train vsepp --data coco --data ./coco", "coco and coco-2 are the same data"),
+    ("train vsepp --data coco --data my/mine.csv:weight=0", "weight=0 is no number above 0"),
+    ("train vsepp --data coco --data my/mine.csv:weight=-2", "weight=-2 is no number above 0"),
+    ("train vsepp --data coco --data my/mine.csv:weight=nan", "weight=nan is no number above"),
+    ("train vsepp --data coco --data my/mine.csv:weight=inf", "weight=inf is no number above"),
+    ("train vsepp --data coco --data my/mine.csv:weight=two", "weight=two is no number above"),
+    ("train vsepp --data my/mine.csv:weight=2", "is one data set, and weights are of several"),
+    ("train vsepp --data coco --data nothing", "nothing does not exist"),
+    (
+        "train contrastive --model clip --data coco --set *.homogeneous_batches=true",
+        "homogeneous_batches fills each batch from one of several data sets, and coco is one",
+    ),
+    ("train vsepp --data coco --data my/mine.csv:features=f.npy", "f.npy"),
+    ("judge run --negatives lists --data coco::my/mine.csv --output c", "are of one data set"),
+    (
+        "judge run --negatives l --data coco --data my/ --output c",
+        "takes one data set",
+    ),
+    (
+        "train vsepp --data coco --data my:features=coco",
+        "features are not read of several data",
+    ),
+    (
+        "train contrastive --model clip --data coco --data my/mine.csv --epochs 1 "
+        "--set *.select=rsum_my --output selected",
+        "'rsum_my' is not a dev figure to select by; did you mean 'rsum'?",
+    ),
+    ("data check coco::", "'coco::' names an empty data set"),
+    ("data check ::coco", "'::coco' names an empty data set"),
+    ("data check a::b --caption-column x", "a does not exist"),
+    ("train vsepp --data odd::name --data coco", "odd::name: :: stands between data sets"),
+    ("search run dog --data my --data coco", "counterfoil search takes one data set"),
+    ("train vsepp --data coco:weight=1.2.3", "weight=1.2.3 is no number above 0"),
+]
+
+
+# a name with "::" would be a scope of its own to xdist, in another world
 @pytest.mark.parametrize(
-    ("words", "refusal"),
-    [
-        ("evaluate run --data coco --data coco", "coco is given twice; name each data set once"),
-        ("train vsepp --data coco --data ./coco", "coco and coco-2 are the same data"),
-        ("train vsepp --data coco --data my/mine.csv:weight=0", "weight=0 is no number above 0"),
-        ("train vsepp --data coco --data my/mine.csv:weight=-2", "weight=-2 is no number above 0"),
-        ("train vsepp --data coco --data my/mine.csv:weight=nan", "weight=nan is no number above"),
-        ("train vsepp --data coco --data my/mine.csv:weight=inf", "weight=inf is no number above"),
-        ("train vsepp --data coco --data my/mine.csv:weight=two", "weight=two is no number above"),
-        ("train vsepp --data my/mine.csv:weight=2", "is one data set, and weights are of several"),
-        ("train vsepp --data coco --data nothing", "nothing does not exist"),
-        (
-            "train contrastive --model clip --data coco --set *.homogeneous_batches=true",
-            "homogeneous_batches fills each batch from one of several data sets, and coco is one",
-        ),
-        ("train vsepp --data coco --data my/mine.csv:features=f.npy", "f.npy"),
-        ("judge run --negatives lists --data coco::my/mine.csv --output c", "are of one data set"),
-        (
-            "judge run --negatives l --data coco --data my/ --output c",
-            "takes one data set",
-        ),
-        (
-            "train vsepp --data coco --data my:features=coco",
-            "features are not read of several data",
-        ),
-        (
-            "train contrastive --model clip --data coco --data my/mine.csv --epochs 1 "
-            "--set *.select=rsum_my --output selected",
-            "'rsum_my' is not a dev figure to select by; did you mean 'rsum'?",
-        ),
-        ("data check coco::", "'coco::' names an empty data set"),
-        ("data check ::coco", "'::coco' names an empty data set"),
-        ("data check a::b --caption-column x", "a does not exist"),
-        ("train vsepp --data odd::name --data coco", "odd::name: :: stands between data sets"),
-        ("search run dog --data my --data coco", "counterfoil search takes one data set"),
-        ("train vsepp --data coco:weight=1.2.3", "weight=1.2.3 is no number above 0"),
-    ],
+    ("words", "refusal"), REFUSALS, ids=[words.replace("::", " and ") for words, _ in REFUSALS]
 )
 def test_refusals(words, refusal, capsys):
     Path("odd::name").mkdir(exist_ok=True)

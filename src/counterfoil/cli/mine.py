@@ -175,8 +175,8 @@ def judge(
         check_new_folder(scored, "--scores")
     distributed.init()
     source = data_source(data)
+    earlier = earlier_corrections(source) if file is not None else ()
     store, dataset = open_negatives(negatives, source)
-    earlier = earlier_corrections(source)
     models = [load_model(name) for name in model]
     members = [judge.embed(dataset) for judge in models]
     judged = judge_negatives(members, dataset.relation, store.lists)
