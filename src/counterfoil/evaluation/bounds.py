@@ -93,6 +93,14 @@ class Bounds:
         return {metric.name: end for metric, end in zip(BOUNDS, ends, strict=True)}
 
 
+def first_counterparts(images: int, texts: int) -> tuple[TopK, TopK]:
+    """Reducers of a pass that keep the first `FIRST` texts of an image, and images of a text."""
+    return (
+        TopK("image", images, min(FIRST, texts)),
+        TopK("text", texts, min(FIRST, images)),
+    )
+
+
 def first_places(top: TopK, truth: Truth, texts: int) -> FirstPlaces:
     """What a truth that people judged knows of the first counterparts of a pass."""
     known = truth.i2t if top.query == "image" else truth.t2i
@@ -183,10 +191,7 @@ def next_pairs(
             with an image are queries.
     """
     images, texts = len(members[0].images), len(text_to_image)
-    tops = (
-        TopK("image", images, min(FIRST, texts)),
-        TopK("text", texts, min(FIRST, images)),
-    )
+    tops = first_counterparts(images, texts)
     stream_scores(members, [*tops])
     described = torch.bincount(text_to_image[text_to_image >= 0], minlength=images) > 0
     places = (

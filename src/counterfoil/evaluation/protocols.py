@@ -169,12 +169,11 @@ def _by_truth(
         pairs = cast(Pairs, truth.i2t.true)
         best.append(Ranks("image", len(dataset), owners, pairs))
         best.append(Ranks("text", len(owners), owners, pairs))
-    first: list[TopK] = []
+    first: tuple[TopK, ...] = ()
     if bounded:
-        from counterfoil.evaluation.bounds import FIRST, bounds, first_places
+        from counterfoil.evaluation.bounds import FIRST, bounds, first_counterparts, first_places
 
-        first.append(TopK("image", len(dataset), min(FIRST, len(owners))))
-        first.append(TopK("text", len(owners), min(FIRST, len(dataset))))
+        first = first_counterparts(len(dataset), len(owners))
     stream_scores(members, [*reducers, *best, *first, *also])
     i2t, t2i = (reducer.places(setting.tie) for reducer in reducers)
     described = torch.bincount(owners[owners >= 0], minlength=len(dataset)) > 0
