@@ -29,7 +29,6 @@ from counterfoil.core.types import Pairs
 from counterfoil.data.corrections import read_verdicts
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bounds import FIRST, UNJUDGED, FirstPlaces, bounds, narrowing
-from counterfoil.negatives.diagnose import nearest_caption
 from counterfoil.negatives.guarantee import (
     NOUNS,
     GuaranteeConfig,
@@ -37,6 +36,7 @@ from counterfoil.negatives.guarantee import (
     Verdicts,
     _measures,
     calibrate,
+    nearest_of_lists,
     pairs_at,
 )
 from counterfoil.negatives.mining import mine_hard_negatives
@@ -121,12 +121,7 @@ def _by_meaning(
     def cosine(left: Tensor, right: Tensor) -> Tensor:
         return (vectors[left] * vectors[right]).sum(1).double()
 
-    found = []
-    for side, rows in zip(NOUNS, (lists.texts, lists.images)):
-        pairs = pairs_at(side, rows, torch.arange(rows.numel()))
-        shaped = Pairs(pairs.image.view(rows.shape), pairs.text.view(rows.shape))
-        found.append(nearest_caption(cosine, data.relation, shaped, rows >= 0))
-    return found[0], found[1]
+    return nearest_of_lists(cosine, lists, data.relation)
 
 
 def _known(verdicts: Verdicts, pairs: Pairs) -> tuple[npt.NDArray[np.int64], Marks]:

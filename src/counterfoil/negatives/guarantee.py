@@ -10,7 +10,7 @@ sample is drawn from fixed lists, so pairs of one query may be alike: nothing is
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from counterfoil.core.config import parse_literal
 from counterfoil.core.types import Pairs
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.negatives.diagnose import nearest_caption
 from counterfoil.negatives.filters import caption_cosines, caption_vectors
 from counterfoil.negatives.similarity import SentenceEncoder
@@ -179,10 +179,8 @@ def calibrate(
 
     judged = np.searchsorted(np.sort(measure), grid, side="right")
     found = np.searchsorted(np.sort(measure[true]), grid, side="right")
-    plan, half = (
-        GuaranteeConfig(at_most_true=at_most_true, confidence=confidence),
-        len(measure) // 2,
-    )
+    plan = GuaranteeConfig(at_most_true=at_most_true, confidence=confidence)
+    half = len(measure) // 2
     starts, enough = [max(plan.needed(), half)], replace(plan, confidence=(1 + confidence) / 2)
     if half > 2 * enough.needed():
         starts.append(enough.needed())
@@ -398,11 +396,18 @@ def _nearness(
         def cosine(left: Tensor, right: Tensor) -> Tensor:
             return (dense[left] * dense[right]).sum(1).double()
 
+    return nearest_of_lists(cosine, lists, dataset.relation)
+
+
+def nearest_of_lists(
+    cosine: Callable[[Tensor, Tensor], Tensor], lists: HardNegativeLists, relation: Relation
+) -> tuple[Tensor, Tensor]:
+    """`nearest_caption` of each entry: (I, h) of the lists of images, and (T, h) of texts."""
     found = []
     for side, rows in zip(NOUNS, (lists.texts, lists.images)):
         every = pairs_at(side, rows, torch.arange(rows.numel()))
         pairs = Pairs(every.image.view(rows.shape), every.text.view(rows.shape))
-        found.append(nearest_caption(cosine, dataset.relation, pairs, rows >= 0))
+        found.append(nearest_caption(cosine, relation, pairs, rows >= 0))
     return found[0], found[1]
 
 
