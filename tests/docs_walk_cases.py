@@ -130,7 +130,7 @@ def _write_precomp(folder: Path, dataset: Path) -> None:
 
 
 def _write_models(folder: Path) -> None:
-    """Tiny random models where the public names lead offline; MobileNet's weights if at hand."""
+    """Tiny random models where the public names lead offline."""
     for name in (
         "openai",
         "google",
@@ -161,11 +161,7 @@ def _write_models(folder: Path) -> None:
     hub_cases.processor(
         vit, size=size, image_processor_type="ViTImageProcessor", **recipes_cases.CLIP_MEAN
     )
-    mobilenet = folder / "google" / "mobilenet_v2_1.0_224"
-    if DATA:
-        mobilenet.symlink_to(Path(DATA) / "backbone_mobilenet_v2")
-    else:
-        hub_cases.mobilenet(mobilenet)
+    hub_cases.mobilenet(folder / "google" / "mobilenet_v2_1.0_224")
     for uniter in ("tags-dc/uniter-scenes/tags-dc", "uniter/tags", "uniter/hard"):
         explain_cases.saved(folder / "runs" / uniter)
 

@@ -1,7 +1,8 @@
 """Every command of the documentation, page by page, in a folder with 160 photos.
 
 Photos are Flickr8k's where `COUNTERFOIL_DATA` is set, else rendered. Public models are tiny random
-ones in folders of the same names. Commands run as written, but for recipes, which get `--smoke`.
+ones in folders of the same names. Commands run as written, but recipes get `--smoke` and trainings
+one epoch.
 """
 
 from __future__ import annotations
@@ -215,8 +216,9 @@ def check_page(page: str, world: Path, folder: Path, monkeypatch, capsys) -> Non
             continue
         if words[0] == "run" and "--smoke" not in words:
             words.append("--smoke")
-        if words[0] == "train" and any(word.startswith(PLANNED) for word in words):
-            words.append("--plan")
+        if words[0] == "train":
+            planned = any(word.startswith(PLANNED) for word in words)
+            words += ["--plan"] if planned else [] if "epochs" in line else ["--epochs", "1"]
         code, shown = main(words), capsys.readouterr()
         if code:
             failed.append(f"{line}\n    {code}: {shown.err.strip().splitlines()[-1]}")

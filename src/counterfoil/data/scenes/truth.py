@@ -99,8 +99,7 @@ class Claims:
             [numbers.setdefault(phrase, len(numbers)) for phrase in form.phrases] if form else []
             for form in self._forms
         ]
-        found = [[bool(_choices(phrase, scene)) for phrase in numbers] for scene in scenes]
-        fits = torch.tensor(found, dtype=torch.bool).view(len(scenes), len(numbers))
+        fits = _things_that_fit(scenes, list(numbers))
         self._fits = torch.cat([fits, torch.ones(len(scenes), 1, dtype=torch.bool)], 1)
         most = max(map(len, rows), default=0)
         padded = [row + [len(numbers)] * (most - len(row)) for row in rows]
@@ -123,6 +122,23 @@ def truths(scenes: Sequence[Scene], captions: Sequence[str]) -> Tensor:
     claims = Claims(scenes, captions)
     true = claims.true(torch.arange(len(scenes)), torch.arange(len(captions)))
     return true.to(torch.int8).masked_fill(~claims.decided, -1)
+
+
+def _things_that_fit(scenes: Sequence[Scene], phrases: Sequence[Phrase]) -> Tensor:
+    """(S, P) bool: whether a scene has the things that a phrase speaks of, see `_choices`."""
+    # scenes share their looks, so that each is asked of once
+    looks: dict[tuple[str, str, str, str], Thing] = {}
+    for scene in scenes:
+        looks |= {thing.look: thing for thing in scene.things}
+    fitting = [[phrase.fits(thing) for phrase in phrases] for thing in looks.values()]
+    place = {look: row for row, look in enumerate(looks)}
+    has = torch.zeros(len(scenes), len(looks))
+    for row, scene in enumerate(scenes):
+        for thing in scene.things:
+            has[row, place[thing.look]] += 1
+    found = has @ torch.tensor(fitting, dtype=torch.float32).view(len(looks), len(phrases))
+    wanted = torch.tensor([float(phrase.count or 0) for phrase in phrases])
+    return torch.where(wanted > 0, found == wanted, found > 0)
 
 
 def _choices(phrase: Phrase, scene: Scene) -> list[tuple[int, ...]]:
