@@ -67,13 +67,13 @@ def model(tokenizer: Tokenizer, **options: object) -> UNITER:
     return made.requires_grad_(False)
 
 
-def saved(folder: Path, outputs: tuple[str, ...] = tailored_cases.ALL) -> Path:
-    """A model folder that reads the captions and regions of `SCENES`."""
+def saved(folder: Path, outputs: tuple[str, ...] = tailored_cases.ALL, longest: int = 30) -> Path:
+    """A model folder that reads the captions and regions of `SCENES`, up to so many words."""
     from counterfoil.papers.models.uniter import UNITER
 
     dataset = load_dataset(SCENES)
     assert dataset.features is not None
-    words = WordTokenizer.of(dataset.texts, longest=30)
+    words = WordTokenizer.of(dataset.texts, longest=longest)
     spec = config(
         UNITER,
         layers=1,

@@ -22,8 +22,8 @@ from counterfoil.evaluation.explain import (
     DOUBT_THRESHOLD,
     ExplainConfig,
     describe_missing_heads,
-    explain,
     explain_dataset,
+    explain_pairs,
     has_correction_head,
     has_doubt_head,
 )
@@ -36,7 +36,7 @@ from counterfoil.evaluation.language_models import (
     fluency,
     ngram_log_probs,
 )
-from counterfoil.evaluation.read_image import text_processor
+from counterfoil.evaluation.read_image import read_image, text_processor
 from counterfoil.model import Model, load_model
 from counterfoil.papers.analyses import Anchors, GenerationOptions, Stores, analysis
 from counterfoil.papers.tags.captions import (
@@ -741,7 +741,11 @@ def _case(
 ) -> _Case:
     """Explain a generated caption of which both models' scores of the two captions are known."""
     dataset, foil, image = stored.dataset, stored.foils[row], stored.images[row]
-    explained = explain(model, foil.image, foil.foil, dataset=dataset, threshold=threshold)
+    read = read_image(model, foil.image, dataset)
+    # a foil that is too long is explained as far as the model reads it
+    [explained] = explain_pairs(
+        model, read.encoded, [foil.foil], torch.zeros(1).long(), ExplainConfig(threshold)
+    )
     words = ExplainedCard(PageItem(foil.image), explained, threshold)
     parts = words.parts
     marked = "".join(f"{part.text} [{part.number}]" if part.marked else part.text for part in parts)
