@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="a killed process is a forked one"),
 ]
-KILLS = 10  # of each command
+KILLS = 5  # of each command
 DATA = "scenes:images=120"
 COMMANDS = {
     "mine": f"mine MODEL --data {DATA} --texts-per-image 20 --images-per-text 5 --resume "
