@@ -32,6 +32,7 @@ def test_a_plain_loop_learns():
     assert recalls[-1] > 5 * recalls[0]
 
 
+@pytest.mark.slow  # starts other libraries and trains five times
 def test_losses_of_ones_own_train():
     pytest.importorskip("sentence_transformers")
     pytest.importorskip("pytorch_metric_learning")

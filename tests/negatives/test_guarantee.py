@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from math import comb
 
 import numpy as np
@@ -76,6 +77,11 @@ def stored(seed: int = 0) -> tuple:
     return dataset, scores, store
 
 
+@cache
+def cosines_of(texts: tuple[str, ...]) -> list[list[float]]:
+    return tfidf(list(texts))
+
+
 def measure_of(by: str, dataset, scores, side: str, image: int, text: int, place: int) -> float:
     """The measure of one pair."""
     owners = dataset.text_to_image.tolist()
@@ -87,7 +93,7 @@ def measure_of(by: str, dataset, scores, side: str, image: int, text: int, place
             own = [float(scores[owners[text], text])] if owners[text] >= 0 else []
         return float(scores[image, text]) - min(own) if own else float("inf")
     if by == "captions":
-        cosines = tfidf(list(dataset.texts))
+        cosines = cosines_of(tuple(dataset.texts))
         return max((cosines[text][row] for row in captions), default=0.0)
     return {"score": float(scores[image, text]), "rank": float(-place)}[by]
 
