@@ -371,9 +371,14 @@ def _values(ranked: RankedQueries, means: Sequence[Metric]) -> Tensor:
 
 def _of_resamples(metric: Metric, ranks: Tensor, times: Tensor) -> Tensor:
     """(b,) a metric of sorted ranks, each repeated (b, Q) times; NaN of no rank at all."""
+    if metric.of_resamples is not None:
+        values = torch.full((len(times),), torch.nan, dtype=torch.float64)
+        some = times.any(1)
+        values[some] = metric.scale * metric.of_resamples(ranks.double() + 1, times[some])
+        return values
     drawn = (ranks.double().repeat_interleave(one) for one in times)
-    values = [metric.from_ranks(some) if len(some) else torch.nan for some in drawn]
-    return torch.tensor(values, dtype=torch.float64)
+    numbers = [metric.from_ranks(one) if len(one) else torch.nan for one in drawn]
+    return torch.tensor(numbers, dtype=torch.float64)
 
 
 def _shares(report: EvaluationReport) -> Tensor:
