@@ -19,6 +19,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SLOW = {
     "aoq",
     "audit",
+    "coco_embeddings",
+    "custom_model",
     "evaluate_clip",
     "explain",
     "mine_for_sentence_transformers",

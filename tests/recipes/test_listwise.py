@@ -10,9 +10,11 @@ import torch
 
 import recipes_cases
 from counterfoil import load_dataset, load_model
+from counterfoil.core.tensors import read_tensors
 from counterfoil.negatives.mining import mine_hard_negatives
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
+from counterfoil.pipelines.stages.mine import HARDNESS
 from recipes_cases import run
 
 SCENES = "scenes:images=36"
@@ -54,6 +56,9 @@ def test_lists_are_mined_scored_and_learnt_from(hub: Path, tmp_path: Path) -> No
     torch.testing.assert_close(lists.text_scores[3], first[lists.texts[3].long()].half())
     own = train.text_to_image == 3
     torch.testing.assert_close(lists.true_scores[own], first[own].half())
+    # the report's random batches are few, as the re-ranker is slow
+    hardness, about = read_tensors(folder / "lists" / HARDNESS, "the hardness of negatives")
+    assert 0 < len(hardness["online"]) <= about["batch"]
     tuned, original = load_model(folder / "tuned"), clip
     assert any(
         not torch.equal(value, original.model.state_dict()[key])
