@@ -149,7 +149,7 @@ def test_verdicts_do_not_wait_for_probabilities(index, capsys, monkeypatch):
 
 
 def test_exchanges_of_an_index_doubt_words(index, tmp_path, capsys):
-    data = "scenes:images=120"
+    data = "scenes:images=60"
     assert recipes_cases.run("index", "--output", index, "--calibrate", data, "--words") == 0
     assert "a word is doubted where another gains more than" in capsys.readouterr().out
     picture = next((index / "pictures").glob("*.png"))
@@ -166,7 +166,7 @@ def test_exchanges_of_an_index_doubt_words(index, tmp_path, capsys):
     assert "have a word whose doubt is 0.5 or more" in capsys.readouterr().out
     with open_index(index) as opened:
         service = SearchService(opened)
-        assert service.basis.startswith("judged by 120 photos")
+        assert service.basis.startswith("judged by 60 photos")
         assert service.explain(Image.open(picture), "a red circle").doubts
     other = recipes_cases.pixel_model(tmp_path / "other")
     tensors, about = read_tensors(other / "model.safetensors", "a model")
