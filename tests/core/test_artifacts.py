@@ -349,16 +349,17 @@ def test_what_is_written_is_read_and_nothing_else_is_left(kind: Kind, folder: Pa
     assert not list(folder.rglob("*.part"))
 
 
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("replaced", [False, True])
 def test_killed_anywhere_it_is_as_before_or_as_after(
-    kind: Kind, folder: Path, replaced: bool
+    kind: Kind, folder: Path, replaced: bool, every: int
 ) -> None:
     """And the same write, begun again, ends as alone."""
     if replaced and not kind.replaces:
         return
     before = expected(kind, folder, 0) if replaced else None
     after = expected(kind, folder, 1)
-    for place in range(200):
+    for place in range(0, 200, every):
         if replaced:
             kind.write(folder, 0)
         code = dying(lambda: kind.write(folder, 1), place)
