@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import recipes_cases
 
 SCENES = "scenes:images=24"
@@ -29,6 +31,7 @@ def loaded(folder: Path, *words: object) -> list[str]:
     return modules
 
 
+@pytest.mark.slow
 def test_fine_tuning_a_clip_loads_no_module_of_the_papers(tmp_path):
     clip = recipes_cases.clip_like(tmp_path / "clip")
     options = ("--epochs", 1, "--output", tmp_path / "run")

@@ -234,7 +234,7 @@ def test_what_is_no_model_or_has_nothing_to_encode(folders, tmp_path):
         load_model(folders / "regions").embed(small_corpus((0, 0)))
 
 
-@pytest.mark.papers
+@pytest.mark.slow
 def test_a_fresh_process_opens_them_in_one_line(folders, tmp_path):
     write_picture(tmp_path / "dog.png")
     places = [str(folders / name) for name in ("pixels", "clip", "vilt", "blip")]
