@@ -179,11 +179,8 @@ BOUNDS = tuple(
 )
 
 
-def _floor_of_median(ranks: Tensor) -> Tensor:
-    return ((ranks[(len(ranks) - 1) // 2] + ranks[len(ranks) // 2]) / 2).floor()
-
-
 def _floors_of_medians(ranks: Tensor, times: Tensor) -> Tensor:
+    """(b,) floors of the medians of (Q,) ascending ranks that are there (b, Q) times."""
     until = times.cumsum(1)
     drawn = until[:, -1:]
     low, high = (
@@ -191,6 +188,10 @@ def _floors_of_medians(ranks: Tensor, times: Tensor) -> Tensor:
         for place in ((drawn - 1) // 2, drawn // 2)
     )
     return ((low + high) / 2).floor().squeeze(1)
+
+
+def _floor_of_median(ranks: Tensor) -> Tensor:
+    return _floors_of_medians(ranks, torch.ones_like(ranks, dtype=torch.long).unsqueeze(0))
 
 
 def _recall(k: int, *, in_rsum: bool = True) -> dict[str, Metric]:
