@@ -287,7 +287,7 @@ def fit_exchanges(
             f"measured on {MIN_WORDS} or more: {MIN_WORDS - exchangeable} are missing; give more "
             "captions"
         )
-    read = model.processor.process_texts
+    read = model.processor.process_variants
     right_gains, wrong_gains = list[float](), list[float]()
     with progress("captions calibrated", len(true)) as advance:
         for start in range(0, len(true), CAPTION_BATCH):
