@@ -11,6 +11,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["MPLBACKEND"] = "Agg"
+os.environ["NUMBA_DISABLE_JIT"] = "1"  # ranx would compile for a minute
 
 import pytest
 import torch

@@ -66,7 +66,6 @@ def test_sentence_transformers_mines_the_same_negatives(data, model, tmp_path):
         assert found[row["anchor"]] == [row[f"negative_{n}"] for n in (1, 2, 3)]
 
 
-@pytest.mark.filterwarnings("ignore:.*unsafe cast")  # of its own compiled code
 def test_ranx_counts_our_recalls_from_runs(data, model, tmp_path):
     ranx = pytest.importorskip("ranx")
     test = data.split("test")

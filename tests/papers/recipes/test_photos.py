@@ -178,7 +178,7 @@ def test_fifty_photos_are_trained_until_they_are_learned(tmp_path, capsys):
     body.save_pretrained(tmp_path / "public")
     write_folder(load_dataset("scenes:images=50"), tmp_path / "photos")
     small = ["*.model.image.width=32", "*.model.text.width=32", "*.model.text.word_width=16"]
-    small += ["*.model.image.grid=0", "*.processor.size=48", "*.batch=64"]
+    small += ["*.model.image.grid=0", "*.processor.size=48", "*.batch=32"]
     small += [f"*.model.image.name={tmp_path / 'public'}"]
     other = load_dataset("scenes:images=150,dev=0,test=0")
     reached = {}
