@@ -26,7 +26,7 @@ def test_schemathesis_finds_no_failure(tmp_path):
     (tmp_path / "schemathesis.toml").write_text(CONFIG)
     with running(root / "index") as (where, _):
         command = Path(sys.executable).parent / "schemathesis", "run", f"{where}openapi.json"
-        limits = "--max-examples", "8", "--workers", "4", "--seed", "1", "--request-timeout", "30"
+        limits = "--max-examples", "15", "--seed", "1", "--request-timeout", "30"
         run = subprocess.run(
             [*command, *limits], cwd=tmp_path, capture_output=True, text=True, timeout=600
         )

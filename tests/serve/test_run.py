@@ -6,6 +6,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 
 import httpx
 import pytest
@@ -41,6 +42,23 @@ def test_url_of_the_server(host):
         where = httpx.URL(url(ServerSettings(host=host), opened))
         assert where.host == host
         assert where.port == opened.getsockname()[1]
+
+
+def test_answers_on_a_kept_connection_do_not_wait():
+    """Nagle's algorithm would hold the end of each back for the client's delayed ACK, 40 ms."""
+    uvicorn, fastapi = pytest.importorskip("uvicorn"), pytest.importorskip("fastapi")
+    settings, app = ServerSettings(port=0), fastapi.FastAPI()
+    app.get("/")(lambda: {})
+    with listen(settings) as opened:
+        opened.listen()
+        server = uvicorn.Server(run.uvicorn_config(app, settings))
+        thread = Thread(target=server.run, kwargs={"sockets": [opened]})
+        thread.start()
+        with httpx.Client(base_url=url(settings, opened), timeout=LONG) as client:
+            seconds = [client.get("/").elapsed.total_seconds() for _ in range(10)]
+        server.should_exit = True
+        thread.join()
+    assert min(seconds[1:]) < 0.03
 
 
 @pytest.fixture(scope="module")
