@@ -371,7 +371,8 @@ def test_killed_anywhere_it_is_as_before_or_as_after(
         shutil.rmtree(folder)
         if not code:
             break
-    assert 1 < place < 199
+    assert place > 1
+    assert not code, "the write never came to its end"
 
 
 def test_of_two_processes_one_waits_wins_or_hears_a_sentence(kind: Kind, folder: Path) -> None:

@@ -189,7 +189,6 @@ def test_own_truth_measures_all_captions_and_changes_no_recall():
     assert found["t2i R-precision"] == pytest.approx(found["t2i R@1"])  # a caption has one image
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_equals_ranx():
     ranx = pytest.importorskip("ranx")

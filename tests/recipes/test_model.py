@@ -235,6 +235,7 @@ def test_what_is_no_model_or_has_nothing_to_encode(folders, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.papers
 def test_a_fresh_process_opens_them_in_one_line(folders, tmp_path):
     write_picture(tmp_path / "dog.png")
     places = [str(folders / name) for name in ("pixels", "clip", "vilt", "blip")]

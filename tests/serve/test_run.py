@@ -54,11 +54,13 @@ def test_answers_on_a_kept_connection_do_not_wait():
         server = uvicorn.Server(run.uvicorn_config(app, settings))
         thread = Thread(target=server.run, kwargs={"sockets": [opened]})
         thread.start()
-        with httpx.Client(base_url=url(settings, opened), timeout=LONG) as client:
-            seconds = [client.get("/").elapsed.total_seconds() for _ in range(10)]
-        server.should_exit = True
-        thread.join()
-    assert min(seconds[1:]) < 0.03
+        try:
+            with httpx.Client(base_url=url(settings, opened), timeout=LONG) as client:
+                seconds = [client.get("/").elapsed.total_seconds() for _ in range(20)]
+        finally:
+            server.should_exit = True
+            thread.join()
+    assert min(seconds[10:]) < 0.03  # the first ones are acknowledged at once
 
 
 @pytest.fixture(scope="module")

@@ -371,7 +371,7 @@ def _values(ranked: RankedQueries, means: Sequence[Metric]) -> Tensor:
 
 def _of_resamples(metric: Metric, ranks: Tensor, times: Tensor) -> Tensor:
     """(b,) a metric of sorted ranks, each repeated (b, Q) times; NaN of no rank at all."""
-    if metric.of_resamples is not None:
+    if metric.of_resamples is not None and len(ranks):
         values = torch.full((len(times),), torch.nan, dtype=torch.float64)
         some = times.any(1)
         values[some] = metric.scale * metric.of_resamples(ranks.double() + 1, times[some])

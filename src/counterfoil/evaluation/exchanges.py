@@ -287,6 +287,7 @@ def fit_exchanges(
             f"measured on {MIN_WORDS} or more: {MIN_WORDS - exchangeable} are missing; give more "
             "captions"
         )
+    model.processor.warn_of_captions(true)
     read = model.processor.process_variants
     right_gains, wrong_gains = list[float](), list[float]()
     with progress("captions calibrated", len(true)) as advance:

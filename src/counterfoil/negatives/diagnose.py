@@ -57,7 +57,7 @@ def hardness(
         relation: image of each text.
         mined: (I, h) mined texts of each image, -1 where there are fewer.
         batch: captions in a batch.
-        samples: approximate number of anchors.
+        samples: approximate number of anchors; one batch at least.
         rng: of batches and draws.
     """
 

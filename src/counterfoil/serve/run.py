@@ -77,7 +77,7 @@ def listen(settings: ServerSettings) -> socket.socket:
     except (OSError, UnicodeError):
         raise ValueError(f"{settings.host!r} is no address of this machine") from None
     family, _, _, _, address = addresses[0]
-    # by name: asyncio turns Nagle's algorithm off for sockets that say that they are TCP
+    # the protocol is named: asyncio turns Nagle's algorithm off only for sockets that say TCP
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

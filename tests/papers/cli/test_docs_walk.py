@@ -1,8 +1,8 @@
 """Every command of the documentation, page by page, in a folder with 160 photos.
 
 Photos are Flickr8k's where `COUNTERFOIL_DATA` is set, else rendered. Public models are tiny random
-ones in folders of the same names. Commands run as written, but recipes get `--smoke`, trainings one
-epoch, and rendered scenes are 160; a smoke run is of five steps.
+ones in folders of the same names. Commands run as written, but recipes get `--smoke`, of five
+steps, trainings that do not say their epochs one, samples are of ten, and rendered scenes are 160.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class Phrase:
 
     def fits(self, thing: Thing) -> bool:
         """Return True if the words other than the number are true of a thing."""
-        # written out, as foils and truths ask millions of times
+        # written out, as foils ask millions of times
         return (
             self.colour in (None, thing.colour)
             and self.shape in (None, thing.shape)

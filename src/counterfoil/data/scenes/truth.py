@@ -99,7 +99,7 @@ class Claims:
             [numbers.setdefault(phrase, len(numbers)) for phrase in form.phrases] if form else []
             for form in self._forms
         ]
-        fits = _things_that_fit(scenes, list(numbers))
+        fits = _have_things(scenes, list(numbers))
         self._fits = torch.cat([fits, torch.ones(len(scenes), 1, dtype=torch.bool)], 1)
         most = max(map(len, rows), default=0)
         padded = [row + [len(numbers)] * (most - len(row)) for row in rows]
@@ -124,15 +124,15 @@ def truths(scenes: Sequence[Scene], captions: Sequence[str]) -> Tensor:
     return true.to(torch.int8).masked_fill(~claims.decided, -1)
 
 
-def _things_that_fit(scenes: Sequence[Scene], phrases: Sequence[Phrase]) -> Tensor:
+def _have_things(scenes: Sequence[Scene], phrases: Sequence[Phrase]) -> Tensor:
     """(S, P) bool: whether a scene has the things that a phrase speaks of, see `_choices`."""
-    # scenes share their looks, so that each is asked of once
+    # scenes share their looks, so each look is asked about once
     looks: dict[tuple[str, str, str, str], Thing] = {}
     for scene in scenes:
         looks |= {thing.look: thing for thing in scene.things}
     fitting = [[phrase.fits(thing) for phrase in phrases] for thing in looks.values()]
     place = {look: row for row, look in enumerate(looks)}
-    has = torch.zeros(len(scenes), len(looks))
+    has = torch.zeros(len(scenes), len(looks), dtype=torch.float32)
     for row, scene in enumerate(scenes):
         for thing in scene.things:
             has[row, place[thing.look]] += 1

@@ -18,6 +18,7 @@ from counterfoil.core import distributed
 from counterfoil.core.types import WordHead, WordHeadModel, WordSlots
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.evaluation.bootstrap import Counted, Share, shares
+from counterfoil.evaluation.exchanges import encode_rows
 from counterfoil.evaluation.explain import (
     DOUBT_THRESHOLD,
     ExplainConfig,
@@ -36,7 +37,7 @@ from counterfoil.evaluation.language_models import (
     fluency,
     ngram_log_probs,
 )
-from counterfoil.evaluation.read_image import read_image, text_processor
+from counterfoil.evaluation.read_image import text_processor
 from counterfoil.model import Model, load_model
 from counterfoil.papers.analyses import Anchors, GenerationOptions, Stores, analysis
 from counterfoil.papers.tags.captions import (
@@ -741,11 +742,9 @@ def _case(
 ) -> _Case:
     """Explain a generated caption of which both models' scores of the two captions are known."""
     dataset, foil, image = stored.dataset, stored.foils[row], stored.images[row]
-    read = read_image(model, foil.image, dataset)
     # a foil that is too long is explained as far as the model reads it
-    [explained] = explain_pairs(
-        model, read.encoded, [foil.foil], torch.zeros(1).long(), ExplainConfig(threshold)
-    )
+    encoded, rows = encode_rows(model, dataset, torch.tensor([image])), torch.zeros(1).long()
+    [explained] = explain_pairs(model, encoded, [foil.foil], rows, ExplainConfig(threshold))
     words = ExplainedCard(PageItem(foil.image), explained, threshold)
     parts = words.parts
     marked = "".join(f"{part.text} [{part.number}]" if part.marked else part.text for part in parts)
@@ -766,6 +765,8 @@ def _case(
         scores = [format_number(score, ".3f") for score in pair]
         lines.append((kind, sentence, *scores))
         note = ", ".join(f"{scorer.name} {score}" for scorer, score in zip(scorers, scores))
+        if kind == "written" and explained.unread is not None:
+            note += f"; explained up to {foil.foil[: explained.unread][-30:]!r}"
         columns.append(CardColumn(kind, note, (item,)))
     picture = thumbnail(dataset.pictures.open(image)) if dataset.pictures else None
     numbers = {

@@ -29,7 +29,7 @@ from counterfoil.report.figures import NamedSample
 from counterfoil.scoring.checkpoint import EVERY
 from counterfoil.scoring.encode import EmbeddedDataset
 
-BATCH, SAMPLES = 128, 4096  # of the hardness in the report
+BATCH, SAMPLES = 128, 4096  # of the hardness in the report, at most
 HARDNESS = "hardness.safetensors"
 
 
@@ -136,9 +136,10 @@ class Mine(ListsStage):
             rng, texts = torch.Generator().manual_seed(0), store.lists.texts
             from counterfoil.negatives.diagnose import hardness
 
-            # who scores what others propose is slow: random batches are a tenth of what it scored
+            # a model that others propose to is slow: one batch, or a tenth of the listed pairs
+            slow = bool({*self.proposing} - {IVF})
             listed = sum(int((one >= 0).sum()) for one in (texts, store.lists.images))
-            samples = min(SAMPLES, listed // (10 * BATCH)) if self.proposing else SAMPLES
+            samples = min(SAMPLES, listed // (10 * BATCH)) if slow else SAMPLES
             measured = hardness(
                 members, dataset.relation, texts, batch=BATCH, samples=samples, rng=rng
             )
