@@ -113,7 +113,7 @@ def test_killed_again_and_again(seed, whole, tmp_path):
 @pytest.mark.slow
 def test_commands_killed_at_random(whole, tmp_path):
     folder, chance = tmp_path / "run", random.Random(100)
-    for _ in range(4):
+    for _ in range(3):
         child = command(folder)
         time.sleep(chance.uniform(2.0, 9.0))
         child.kill()
