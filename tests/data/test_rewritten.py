@@ -104,6 +104,7 @@ def test_new_pictures_give_new_vectors(write, model, tmp_path):
         torch.testing.assert_close(vectors(model, dataset), wanted(model, seed))
 
 
+@pytest.mark.slow
 def test_in_a_new_process(model, tmp_path):
     vectors(model, load_dataset(shard(tmp_path, 0)))
     words = [sys.executable, "-c", _ENCODE, str(tmp_path / "model"), str(shard(tmp_path, 50))]

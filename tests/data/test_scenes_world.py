@@ -257,6 +257,7 @@ print((np.log(np.abs(rows)) @ rows.T).sum(dtype=np.float64).hex())
 """
 
 
+@pytest.mark.slow
 def test_features_are_the_same_under_other_kernels(capsys):
     command = [sys.executable, "-c", PRINT_DIGESTS]
     old = subprocess.run(

@@ -27,6 +27,7 @@ def output(name: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_plain_loop_learns():
     recalls = [float(text) for text in re.findall(r"R@1 ([\d.]+)", output("losses_plain_loop.py"))]
     assert recalls[-1] > 5 * recalls[0]

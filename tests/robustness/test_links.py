@@ -158,6 +158,7 @@ def test_a_folder_that_may_not_be_written_is_refused_first(verb, tmp_path, monke
     assert list(closed.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_names_that_the_locale_cannot_write_are_no_damage(tmp_path):
     write_picture(tmp_path / "photos" / "犬.png", seed=0)
     line = {"file_name": "犬.png", "text": "a café"}

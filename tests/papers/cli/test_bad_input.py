@@ -11,7 +11,7 @@ from recipes_cases import snapshot
 
 AS_PROCESSES = (
     "runn demo",
-    "photos :: keep photos/images/4.png 150 :: $TRAIN",
+    pytest.param("photos :: keep photos/images/4.png 150 :: $TRAIN", marks=pytest.mark.slow),
     next(case for case in CASES if "os:system" in case),
 )
 

@@ -174,6 +174,7 @@ MOMENTS = (
 )
 
 
+@pytest.mark.slow
 def test_a_masked_run_that_is_killed_goes_on_to_the_same_numbers(whole, tmp_path):
     plain, once = tmp_path / "plain", tmp_path / "once"
     for folder in (plain, once):

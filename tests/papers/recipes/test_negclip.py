@@ -38,6 +38,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 MOMENTS = ("lists/manifest.json", "written/manifest.json", "joined/checkpoints/last.safetensors")
 
 
+@pytest.mark.slow
 def test_killed_it_goes_on_to_the_same_numbers(whole: list[bytes], tmp_path: Path) -> None:
     """While neighbours and written captions join its batches, too."""
     folder = processes.cut(begun, tmp_path, *MOMENTS)
