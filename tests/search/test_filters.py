@@ -192,11 +192,8 @@ def test_probabilities_do_not_depend_on_the_filter(built):
         index.__dict__["calibration"] = Calibration((1.0, 0.5, 2.0), -1.0, 30)
         every = {hit.id: hit.probability for hit in index.search("a dog", 36)}
         some = index.search("a dog", 36, where="album=holiday")
+        assert {hit.id: hit.probability for hit in some}.items() <= every.items()
         assert 0 < len(some) < 36
-        # to the last digits of float64: a product with other rows beside it is rounded otherwise
-        assert [hit.probability for hit in some] == pytest.approx(
-            [every[hit.id] for hit in some], rel=1e-12
-        )
 
 
 def test_a_multi_vector_model(tmp_path):

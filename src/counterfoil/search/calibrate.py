@@ -89,7 +89,9 @@ class Calibration:
 
     def from_features(self, features: Array) -> Tensor:
         """(…,) probabilities of results from their (…, 3) features, see `hit_features`."""
-        return torch.from_numpy(features @ np.array(self.slopes) + self.offset).sigmoid()
+        logits = features @ np.array(self.slopes) + self.offset
+        # torch's sigmoid rounds the last of a row otherwise, and a filter changes which are last
+        return torch.from_numpy(np.exp(-np.logaddexp(0, -logits)))
 
     def write(self, folder: Path) -> None:
         """Write the calibration into an index."""
