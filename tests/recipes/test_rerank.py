@@ -114,7 +114,7 @@ def test_training_on_lists_beats_the_untrained_re_ranker_on_scenes(tmp_path: Pat
     save_model(untrained, spec=spec, model=spec.build(), processor=processor)
     first = ("--output", tmp_path / "first", "--epochs", "3", "--batch-size", "32")
     assert run("train", "vsepp", "--data", data, *first) == 0
-    lists = ("--first", tmp_path / "first" / "online", "--epochs", "5", "--lr", "0.003")
+    lists = ("--first", tmp_path / "first" / "online", "--epochs", "10", "--lr", "0.003")
     command = ("train", "reranker", "--model", untrained, "--data", data, *lists)
     assert run(*command, "--output", tmp_path / "run") == 0
     before, after = (

@@ -185,7 +185,7 @@ def test_fifty_photos_are_trained_until_they_are_learned(tmp_path, capsys):
     for name, length in {
         "default": (),
         "passes": ("--epochs", "7"),
-        "long": ("--set", "*.least_steps=320", "--set", "*.evaluate_every=320"),
+        "long": ("--set", "*.least_steps=600", "--set", "*.evaluate_every=600"),
     }.items():
         words = ["--data", str(tmp_path / "photos"), "--output", str(tmp_path / name)]
         assert main(["train", "mobilenet", *words, *settings(*small), *length]) == 0
